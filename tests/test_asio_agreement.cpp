@@ -440,6 +440,16 @@ TEST_CASE("items go over the wire, and what is cut short is refused", "[asio]") 
   CHECK(agreement_item::get(long_reader).name.size() == agreement_item::longest_text);
 }
 
+TEST_CASE("other numbers of replicas, and what their messages take, are differences", "[asio]") {
+  problem const alone(placement::linear(2), 3, uneven_costs(), 87);
+  auto const with = [&](zbpp::replica_costs const& replicas) {
+    return fingerprint(make_plan(zb_h1{}, with_replicas(alone, replicas)));
+  };
+  auto const one = with({.count = 2});
+  for (auto const& other : {with({.count = 3}), with({.count = 2, .latency = 1}), with({})})
+    CHECK(differences(one, other, "rank 0", "rank 1", 9).find("replicas") != std::string::npos);
+}
+
 TEST_CASE("other factors of microbatches are named as a difference", "[asio]") {
   problem const alike(placement::linear(2), 3, uneven_costs(), 87);
   auto const with = [&](std::vector<double> factors) {

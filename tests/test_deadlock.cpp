@@ -143,9 +143,9 @@ TEST_CASE(
     return std::to_string(found[layout].first) + " end, " + std::to_string(found[layout].second) +
            " are stuck";
   };
-  CHECK(counts(channel_layout::one_per_rank) == "192 end, 1052 are stuck");
-  CHECK(counts(channel_layout::one_per_pair) == "212 end, 1032 are stuck");
-  CHECK(counts(channel_layout::one_per_directed_pair) == "1133 end, 111 are stuck");
+  CHECK(counts(channel_layout::one_per_rank) == "275 end, 1102 are stuck");
+  CHECK(counts(channel_layout::one_per_pair) == "295 end, 1082 are stuck");
+  CHECK(counts(channel_layout::one_per_directed_pair) == "1248 end, 129 are stuck");
 }
 
 }  // namespace test_deadlock

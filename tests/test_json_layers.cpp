@@ -116,6 +116,11 @@ TEST_CASE("stages and layers are told apart, and read by one call", "[json]") {
       test::refusal(errc::bad_format, [&] { static_cast<void>(json::read_problem(layers)); }) ==
       "problem: found the key 'layers'; expected 'stages' in its place: only a plan for layers "
       "takes layers");
+  auto const shared = layers.substr(0, layers.rfind('}')) + R"(, "replicas": {"count": 3}})";
+  CHECK(json::read_layers(shared).replicas().count == 3);
+  CHECK(
+      json::read_layers(json::write_layers(json::read_layers(shared))) ==
+      json::read_layers(shared));
   auto const with_factors =
       layers.substr(0, layers.rfind('}')) + R"(, "microbatch_factors": [1, 2]})";
   CHECK(

@@ -259,6 +259,24 @@ TEST_CASE("factors of microbatches read back to the bit, and factors of 1 are no
       with_microbatch_factors(alike, {1, 0.5, 0.25, 2}));
 }
 
+TEST_CASE("replicas read back to the bit, and one replica is not written", "[json]") {
+  auto const alone = read_problem(text_with(R"(, "gradients": 4096)"));
+  CHECK(alone.costs(0).gradients == 4096);
+  CHECK(write_problem(alone, time_unit::milliseconds).find("replicas") == std::string::npos);
+  for (int trial = 0; trial < 100; ++trial) {
+    ZBPP_SEEDED(values, trial);
+    auto const problem = with_replicas(
+        alone,
+        {.count = static_cast<int>(values.integer(1, 1000)),
+         .latency = values.integer(0, 1'000'000),
+         .time_per_byte = values.real(0, 2)});
+    for (auto unit : all_units) CHECK(read_problem(write_problem(problem, unit)) == problem);
+  }
+  CHECK(
+      read_problem(text_with("", R"(, "replicas": {"count": 8})")).replicas() ==
+      zbpp::replica_costs{.count = 8});
+}
+
 TEST_CASE("a text that is not JSON is refused with line and column", "[json]") {
   CHECK(refusal("{\n  \"ranks\": 2,,\n}").starts_with("problem: line 2, column 14: "));
   CHECK(refusal("").starts_with("problem: line 1, column 1: "));
@@ -299,6 +317,9 @@ TEST_CASE("every malformed problem is refused at its key", "[json]") {
       {text_with(R"(, "forwards": 1)"),
        "stages[0].forwards: found a key that is unknown here; expected forward, backward_input"},
       {text_with("", R"(, "x": 1)"), "x: found a key that is unknown here; expected ranks"},
+      {text_with("", R"(, "replicas": {"latency": 1})"), "replicas: found no key 'count'"},
+      {text_with("", R"(, "replicas": {"count": 0})"), "replicas.count: found 0; expected"},
+      {text_with("", R"(, "replicas": {"count": 2, "latency": -1})"), "replicas.latency: found -1"},
       {text_with("", R"(, "microbatch_factors": 0.5)"),
        "microbatch_factors: found 0.5; expected an array of 4, one factor for each microbatch"},
       {text_with("", R"(, "microbatch_factors": [1, 1])"),

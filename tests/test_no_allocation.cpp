@@ -6,11 +6,13 @@
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/policy/zb_v.hpp>
 #include <zbpp/runtime/adaptive_pipeline.hpp>
+#include <zbpp/runtime/in_process_grid.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/catch.hpp>
+#include <support/checked_model.hpp>
 #include <support/count_allocations.hpp>
 #include <support/plan_grid.hpp>
 #include <support/toy_mlp.hpp>
@@ -245,6 +247,40 @@ TEST_CASE("receiving early allocates nothing", "[no-allocation]") {
       problem(placement::v_shape(3), 7, toy_costs(), 87),
       {.receive_ahead = 2},
       [&](std::string const& name, plan const& planned) { check_plan(name, planned, threads{}); });
+}
+
+TEST_CASE("adding gradients up over replicas allocates no more", "[no-allocation]") {
+  namespace checked = test::checked;
+  for (int const replicas : {2, 3})
+    for (auto const kind : {step_kind::unchecked, step_kind::post_validated}) {
+      auto const alone = checked::make_problem(placement::v_shape(2), 4, 87, {});
+      auto const planned =
+          make_plan(zb_v{}, with_replicas(alone, {.count = replicas}), {.step = kind});
+      // The flows of these stages take some themselves.
+      checked::model single({.stages = 4});
+      pipeline plain(make_plan(zb_v{}, alone, {.step = kind}), threads{}, single.stages());
+      for (int step = 0; step < 8; ++step) plain.step();
+      auto const of_flows = count_allocations([&] {
+        for (int step = 0; step < 8; ++step) plain.step();
+      });
+      in_process_grid whole({.pipeline = 2, .data = replicas});
+      std::int64_t before = 0;
+      std::int64_t behind = 0;
+      whole.run([&](grid_place const& at) {
+        checked::model own({.stages = 4});
+        pipeline replica(planned, threads{.place = at}, own.stages());
+        auto& others = at.grid_of(0)->data();
+        for (int step = 0; step < 8; ++step) replica.step();
+        for (int i = 0; i < 3; ++i) others.barrier();
+        if (at.data() == 0) before = test::allocations.load();
+        others.barrier();
+        for (int step = 0; step < 8; ++step) replica.step();
+        others.barrier();
+        if (at.data() == 0) behind = test::allocations.load();
+        others.barrier();
+      });
+      CHECK(behind - before == replicas * of_flows);
+    }
 }
 
 }  // namespace test_no_allocation

@@ -30,9 +30,13 @@ TEST_CASE("an instruction is written as stage, kind, microbatch", "[program]") {
         "3VALIDATE",
         "0SEND_T",
         "7ADD_T",
-        "2STEP_NOW"})
+        "2STEP_NOW",
+        "1REDUCE",
+        "1REDUCED"})
     CHECK(to_string(parse_instruction(text)) == text);
-  CHECK(to_string(instruction{static_cast<instruction_kind>(15), 1, 2}) == "1?2");
+  CHECK(
+      to_string(instruction{static_cast<instruction_kind>(zbpp::instruction_kinds), 1, 2}) ==
+      "1?2");
 }
 
 TEST_CASE("the table of passes stands in the order of their kinds", "[program]") {

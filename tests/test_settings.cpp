@@ -394,6 +394,7 @@ TEST_CASE("each option of a program has an effect", "[settings]") {
          o.tied = {0, 3};
        }},
       {"at_once", [](auto& o) { o.at_once = {0}; }},
+      {"reduces", [](auto& o) { o.reduces = true; }},
       {"layout", [](auto& o) { o.layout = channel_layout::one_per_rank; }}};
   check_fields(fields, {.step = step_kind::synchronous}, [&](lower_options const& options) {
     return to_csv(lower(order, options));
@@ -418,7 +419,8 @@ TEST_CASE("each cost of a stage has an effect", "[settings]") {
       {"edge", [](auto& c) { c.edge = 18; }},
       {"static_memory", [](auto& c) { c.static_memory = 10; }},
       {"workspace", [](auto& c) { c.workspace = 10; }},
-      {"tied", [](auto& c) { c.tied = 64; }}};
+      {"tied", [](auto& c) { c.tied = 64; }},
+      {"gradients", [](auto& c) { c.gradients = 4096; }}};
   check_fields(fields, test::uneven_costs(), [](stage_costs const& costs) {
     std::string text;
     auto const note = [&](std::string const&, plan const& planned) {
@@ -431,7 +433,21 @@ TEST_CASE("each cost of a stage has an effect", "[settings]") {
     test::for_each_plan_of(on_v, {.recomputed = true}, note);
     problem const linear(placement::linear(2), 4, costs, 87);
     note("", make_plan(zb_h1{}, linear, {.step = step_kind::synchronous}));
+    note("", make_plan(zb_h1{}, with_replicas(linear, {.count = 2, .time_per_byte = 1})));
     return text;
+  });
+}
+
+TEST_CASE("each cost of replicas has an effect", "[settings]") {
+  changed_field<replica_costs> const fields[]{
+      {"count", [](auto& c) { c.count = 3; }},
+      {"latency", [](auto& c) { c.latency = 90; }},
+      {"time_per_byte", [](auto& c) { c.time_per_byte = 2; }}};
+  auto costs = test::uneven_costs();
+  costs.gradients = 4096;
+  problem const alone(placement::linear(2), 4, costs, 87);
+  check_fields(fields, {.count = 2, .time_per_byte = 1}, [&](replica_costs const& replicas) {
+    return std::to_string(times_of_steps(make_plan(zb_h1{}, with_replicas(alone, replicas))).alone);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/steps.hpp>
 #include <zbpp/analysis/verify.hpp>
+#include <zbpp/runtime/in_process_grid.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
@@ -60,11 +61,23 @@ problem with_random_times(seeded_random& random, problem const& shape) {
   return {shape.placement(), shape.microbatches(), std::move(all), transfer};
 }
 
+// The same for pipelines that train beside others like them.
+problem with_random_replicas(seeded_random& random, problem const& alone) {
+  std::vector<stage_costs> all(alone.all_costs().begin(), alone.all_costs().end());
+  for (std::size_t s = 0; s < all.size(); ++s)
+    all[s].gradients = static_cast<zbpp::bytes>((1 + s % 2) * sizeof(checked::matrix));
+  return with_replicas(
+      with_stages(alone, all),
+      {.count = static_cast<int>(random.integer(2, 3)),
+       .latency = random.integer(0, 5),
+       .time_per_byte = random.real(0, 0.2)});
+}
+
 // Runs steps under virtual time, and puts what each gave in rows.
-simulated_steps run(plan const& planned, int count) {
+simulated_steps run(plan const& planned, int count, zbpp::virtual_time const& backend = {}) {
   checked::model all(
       {.stages = planned.problem().stages(), .tied = planned.problem().tied_stages()});
-  zbpp::pipeline pipe(planned, zbpp::virtual_time{}, all.stages());
+  zbpp::pipeline pipe(planned, backend, all.stages());
   auto const ranks = static_cast<std::size_t>(planned.problem().ranks());
   std::vector<std::vector<zbpp::timed_pass>> lines(ranks);
   std::vector<std::vector<zbpp::rank_update>> updates(ranks);
@@ -118,6 +131,34 @@ TEST_CASE("steps under virtual time take what simulate_steps says, to the tick",
     CHECK(found.updates == said.updates);
   });
   CHECK(cases > thinned(200, 60));
+}
+
+TEST_CASE("sums over replicas take what simulate_steps says, beside passes", "[steps]") {
+  int cases = 0;
+  int hidden = 0;  // sums that end before the last pass of their rank
+  for_each_random_case([&](schedule const& order, problem const& alone) {
+    ZBPP_SEEDED(random, ++cases);
+    auto const problem = with_random_replicas(random, alone);
+    for (auto const kind : agreed) {
+      auto const planned = zbpp::make_plan("tested", order, problem, {.step = kind});
+      auto const said = simulate_steps(planned.program(), problem, 3);
+      zbpp::in_process_grid whole({.pipeline = problem.ranks(), .data = problem.replicas().count});
+      std::vector<simulated_steps> found(static_cast<std::size_t>(problem.replicas().count));
+      whole.run([&](zbpp::grid_place const& at) {
+        found[static_cast<std::size_t>(at.data())] = run(planned, 3, {.place = at});
+      });
+      for (auto const& each : found) {
+        CHECK(each.line == said.line);
+        CHECK(each.updates == said.updates);
+      }
+      auto const without = simulate_steps(
+          zbpp::lower(order, {.step = kind, .tied = problem.tied_stages()}), problem, 3);
+      CHECK(said.end >= without.end);
+      hidden += said.end == without.end ? 1 : 0;
+    }
+  });
+  CHECK(cases > thinned(100, 30));
+  CHECK(hidden > 0);
 }
 
 TEST_CASE("the first step's passes are those of simulate", "[steps]") {

@@ -242,7 +242,11 @@ TEST_CASE("each setting of threads has an effect", "[threads][settings]") {
       {"spins", [](auto& t) { t.spins = -1; }},
       {"on_thread_start",
        [](auto& t) { t.on_thread_start = [](std::span<int const>) { ++calls; }; }},
-      {"records_messages", [](auto& t) { t.records_messages = true; }}};
+      {"records_messages", [](auto& t) { t.records_messages = true; }},
+      {"place", [](auto& t) {
+         static zbpp::in_process_grid other({.pipeline = 2, .data = 1});  // refused: of 2 ranks
+         t.place = other.place(0);
+       }}};
   auto const planned = make_plan(zb_h1{}, small(placement::linear(3), 4));
   test::check_fields(fields, {}, [&](threads const& settings) {
     calls = 0;

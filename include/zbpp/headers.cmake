@@ -233,6 +233,8 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/flow_runner.hpp
   runtime/detail/flow_state.hpp
   runtime/detail/frame_pool.hpp
+  runtime/detail/gradient_reduction.hpp
+  runtime/detail/number_bytes.hpp
   runtime/detail/object_type.hpp
   runtime/detail/pipeline_setup.hpp
   runtime/detail/plan_runner.hpp
@@ -259,6 +261,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/backend.ipp
   runtime/impl/chunk_state.ipp
   runtime/impl/early_w.ipp
+  runtime/impl/gradient_reduction.ipp
   runtime/impl/gradient_state.ipp
   runtime/impl/group.ipp
   runtime/impl/in_process.ipp

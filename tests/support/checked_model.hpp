@@ -419,18 +419,36 @@ struct history {
   return "weights or moments";
 }
 
-/// Trains as one process would: a plain loop over microbatches, and the rules of optimizer steps
-/// written out.
+/// Gives the models of all replicas the sums of their gradients, in the order of the replicas.
+inline void sum_over_replicas(std::vector<std::unique_ptr<model>> const& replicas, int stages) {
+  for (int s = 0; s < stages && replicas.size() > 1; ++s) {
+    auto sums = replicas.front()->maths(s).gradients();
+    for (std::size_t n = 1; n < replicas.size(); ++n)
+      for (std::size_t k = 0; k < sums.size(); ++k)
+        for (std::size_t i = 0; i < sums[k].size(); ++i)
+          sums[k][i] += replicas[n]->maths(s).gradients()[k][i];
+    for (auto const& each : replicas) each->maths(s).set_gradients(sums);
+  }
+}
+
+/// Trains replicas of a model as one process would: a plain loop over microbatches, and the rules
+/// of optimizer steps written out.
+/// @param of_replicas   the settings of each, which differ in data and faults alone
 /// @param microbatches  of each step
-[[nodiscard]] inline history train_alone(
-    model_settings const& settings,
+/// @return what each of them gives
+[[nodiscard]] inline std::vector<history> train_replicas(
+    std::vector<model_settings> const& of_replicas,
     std::vector<int> const& microbatches,
     training_options const& options) {
   auto const steps = static_cast<int>(microbatches.size());
-  model all(settings);
+  auto const& settings = of_replicas.front();
+  std::vector<std::unique_ptr<model>> replicas;
+  for (auto const& each : of_replicas) replicas.push_back(std::make_unique<model>(each));
+  auto& all = *replicas.front();
   arena memory;
   pass_context const ctx(memory);
-  history result;
+  std::vector<history> results(replicas.size());
+  auto& result = results.front();
   double scale = options.scaling.initial;
   std::int64_t updates = 0;
   std::int64_t finite = 0;
@@ -438,20 +456,23 @@ struct history {
   int steps_taken = 0;  // skipped ones, too
   auto const& agreement = options.agreement;
   for (int step = 0; step < steps; ++step) {
-    auto& losses = result.losses.emplace_back();
     result.scales.push_back(scale);
-    for (int m = 0; m < microbatches[static_cast<std::size_t>(step)]; ++m) {
-      std::vector<std::vector<kept_layer>> kept(static_cast<std::size_t>(settings.stages));
-      vector v{};
-      for (int s = 0; s < settings.stages; ++s)
-        v = all.maths(s).forward(kept[static_cast<std::size_t>(s)], v, step, m);
-      auto& last = all.maths(settings.stages - 1);
-      losses.push_back(last.loss(v, step, m));
-      vector d = last.loss_gradient(v, step, m, scale);
-      for (int s = settings.stages - 1; s >= 0; --s) {
-        auto& own = kept[static_cast<std::size_t>(s)];
-        d = all.maths(s).backward_input(own, d, step, m);
-        all.maths(s).backward_weight(own, step, m);
+    for (std::size_t n = 0; n < replicas.size(); ++n) {
+      auto& own_model = *replicas[n];
+      auto& losses = results[n].losses.emplace_back();
+      for (int m = 0; m < microbatches[static_cast<std::size_t>(step)]; ++m) {
+        std::vector<std::vector<kept_layer>> kept(static_cast<std::size_t>(settings.stages));
+        vector v{};
+        for (int s = 0; s < settings.stages; ++s)
+          v = own_model.maths(s).forward(kept[static_cast<std::size_t>(s)], v, step, m);
+        auto& last = own_model.maths(settings.stages - 1);
+        losses.push_back(last.loss(v, step, m));
+        vector d = last.loss_gradient(v, step, m, scale);
+        for (int s = settings.stages - 1; s >= 0; --s) {
+          auto& own = kept[static_cast<std::size_t>(s)];
+          d = own_model.maths(s).backward_input(own, d, step, m);
+          own_model.maths(s).backward_weight(own, step, m);
+        }
       }
     }
     if ((step + 1) % options.accumulate != 0) {
@@ -459,7 +480,8 @@ struct history {
       result.coefficients.push_back(1);
       continue;
     }
-    all.sum_tied();
+    sum_over_replicas(replicas, settings.stages);
+    for (auto const& each : replicas) each->sum_tied();
     bool const is_agreed = steps_taken++ == due;
     double sum = 0;
     bool has_tied = false;
@@ -484,16 +506,18 @@ struct history {
     result.norms.push_back(is_agreed ? norm : 0);
     result.coefficients.push_back(is_agreed ? coefficient : 1);
     for (int s = 0; s < settings.stages; ++s) {
-      auto const optimizer = all.optimizer(s);
       bool const is_alone =
           !is_agreed || std::ranges::find(settings.at_once, s) != settings.at_once.end();
       bool const takes_step = is_alone ? is_finite_stage[static_cast<std::size_t>(s)] : is_finite;
-      if (optimizer && takes_step)
-        optimizer.step(
-            {updates, options.learning_rate(updates), is_alone ? 1 : coefficient, scale, true},
-            ctx);
-      else if (optimizer)
-        optimizer.skip(ctx);
+      for (auto const& each : replicas) {
+        auto const optimizer = each->optimizer(s);
+        if (optimizer && takes_step)
+          optimizer.step(
+              {updates, options.learning_rate(updates), is_alone ? 1 : coefficient, scale, true},
+              ctx);
+        else if (optimizer)
+          optimizer.skip(ctx);
+      }
     }
     if (!is_agreed) {
       ++updates;
@@ -513,8 +537,22 @@ struct history {
     bool const is_far = is_finite && norm < agreement.share * options.clip && scale == scale_before;
     due = steps_taken + (is_far ? agreement.every - 1 : 0);
   }
-  result.bits = all.bits();
-  return result;
+  for (std::size_t n = 0; n < replicas.size(); ++n) {
+    results[n].norms = result.norms;
+    results[n].coefficients = result.coefficients;
+    results[n].scales = result.scales;
+    results[n].bits = replicas[n]->bits();
+  }
+  return results;
+}
+
+/// Trains one model as one process would.
+/// @param microbatches  of each step
+[[nodiscard]] inline history train_alone(
+    model_settings const& settings,
+    std::vector<int> const& microbatches,
+    training_options const& options) {
+  return train_replicas({settings}, microbatches, options).front();
 }
 [[nodiscard]] inline history train_alone(
     model_settings const& settings, int microbatches, int steps, training_options const& options) {

@@ -35,6 +35,10 @@ bool independent_check::has_each_once() const {
       if (tied.count(s) != 0)
         for (auto kind : {instruction_kind::send_tied, instruction_kind::add_tied})
           expected.push_back({kind, s, 0});
+    for (int s : where_.stages_of(static_cast<int>(r)))
+      if (reduces())
+        for (auto kind : {instruction_kind::start_reduction, instruction_kind::finish_reduction})
+          expected.push_back({kind, s, 0});
     std::sort(row.begin(), row.end());
     std::sort(expected.begin(), expected.end());
     if (row != expected) return false;
@@ -207,16 +211,23 @@ std::vector<instruction> independent_check::needs_of(instruction const& i) const
       for (int k = 0; k < microbatches_; ++k) needs.push_back(weight_of(s, k));
       needs.push_back({reduce_norm, where_.stages_of(where_.rank_of(s)).front(), 0});
       needs.push_back({add_tied, s, 0});
+      needs.push_back({finish_reduction, s, 0});
       break;
+    case start_reduction:
+      for (int k = 0; k < microbatches_; ++k) needs.push_back(weight_of(s, k));
+      break;
+    case finish_reduction: needs.push_back({start_reduction, s, 0}); break;
     case reduce_norm:
       for (int own : where_.stages_of(where_.rank_of(s))) {
         for (int k = 0; k < microbatches_; ++k) needs.push_back(weight_of(own, k));
         needs.push_back({add_tied, own, 0});
+        needs.push_back({finish_reduction, own, 0});
       }
       for (auto const& other : row(where_.rank_of(s)))  // others wait for it at their norms
         if (is_send(other)) needs.push_back(other);
       break;
     case send_tied:
+      needs.push_back({finish_reduction, s, 0});
       for (int k = 0; k < microbatches_; ++k) needs.push_back(weight_of(s, k));
       for (int own : where_.stages_of(where_.rank_of(s)))
         if (own < s) needs.push_back({send_tied, own, 0});
@@ -267,6 +278,13 @@ std::set<int> independent_check::tied_stages() const {
     for (auto const& i : row)
       if (i.is_of_tied()) stages.insert(i.stage);
   return stages;
+}
+
+bool independent_check::reduces() const {
+  for (auto const& row : rows_)
+    for (auto const& i : row)
+      if (i.is_of_reduction()) return true;
+  return false;
 }
 
 bool independent_check::has_validations() const {

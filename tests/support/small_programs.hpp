@@ -62,6 +62,11 @@ struct small_program {
        lower(of(one_f_one_b{}, p2, 2), {.step = step_kind::post_validated, .tied = {0, 1}})},
       {"ZB-V, p = 2, m = 1, tied",
        lower(of(zb_v{}, placement::v_shape(2), 1), {.tied = {0, 1, 3}})},
+      {"ZB-H1, p = 2, m = 2, replicas", lower(of(zb_h1{}, p2, 2), {.reduces = true})},
+      {"ZB-V, p = 2, m = 1, tied, replicas, validated afterwards",
+       lower(
+           of(zb_v{}, placement::v_shape(2), 1),
+           {.step = step_kind::post_validated, .tied = {0, 3}, .reduces = true})},
       {"1F1B with R", lower(with_recompute(of(one_f_one_b{}, p2, 2)))},
       {"there and back, fused by half",
        lower(schedule(

@@ -42,6 +42,10 @@ struct lower_options {
   /// stages, and no rank with others before it, also begins the next step at once; the last rank,
   /// which knows the norm first, never does.
   std::vector<int> at_once = {};
+  /// Whether the gradients of each stage are added up over replicas: begun behind its last W or BW,
+  /// and waited for behind the last pass of its rank. A plan does where its problem has replicas.
+  /// None are with `step_kind::none`.
+  bool reduces = false;
   /// Which transfers share one queue. Where those of several directed pairs do, all
   /// transfers stand in one order that all ranks agree on: each receive where its rank is when the
   /// sender sends, if every pass took the same time. A receive takes its slot from there on, so a

@@ -60,6 +60,8 @@ struct stage_costs {
   /// first and the last one of a language model whose embedding is its output layer too; what W
   /// adds up in each is summed over all of them before the optimizer steps.
   bytes tied = 0;
+  /// Gradients of all its weights, which the replicas of a pipeline add up.
+  bytes gradients = 0;
 
   /// @return how long a pass of this stage takes
   [[nodiscard]] constexpr ticks of(pass_kind kind) const noexcept {
@@ -107,6 +109,25 @@ struct stage_costs {
   auto const b = of_backward.saved_by_pairing(backward);
   return of_forward.forward + of_backward.of(backward) - (a < b ? a : b);
 }
+
+/// States how many replicas of a pipeline train side by side, and what a message between two ranks
+/// takes that have the same stages.
+struct replica_costs {
+  int count = 1;             ///< 1: there are no others, and nothing is added up
+  ticks latency = 0;         ///< of a message
+  double time_per_byte = 0;  ///< nanoseconds, of all that a rank sends to the other replicas
+
+  /// @return what it takes to add up gradients over the replicas, so that each has the sums: the
+  ///         exchange of everything between two, else that of the parts that each adds up, and then
+  ///         of their sums
+  /// @source Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in
+  ///         MPICH (2005), sec. 4.5, with all pairs at once
+  [[nodiscard]] ticks operator()(bytes gradients) const noexcept;
+  /// @throws error (bad_argument) when a number is out of range
+  void check() const;
+
+  friend bool operator==(replica_costs const&, replica_costs const&) = default;
+};
 
 /// Says how long a message takes from one rank to another: latency plus size times a rate.
 class transfer_costs {

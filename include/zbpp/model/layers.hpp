@@ -59,6 +59,8 @@ class layered_problem {
   /// @return the memory limits as given: none, one for all ranks, or one per rank
   [[nodiscard]] std::span<bytes const> memory_limits() const noexcept { return memory_limits_; }
   [[nodiscard]] bool has_limits() const noexcept { return !memory_limits_.empty(); }
+  /// @return how many replicas there are, and what a message between two of them takes
+  [[nodiscard]] replica_costs const& replicas() const noexcept { return replicas_; }
   /// @return the speeds of ranks as given: none, or one per rank
   [[nodiscard]] std::span<double const> rank_speeds() const noexcept { return rank_speeds_; }
   /// @return how fast a rank is
@@ -81,6 +83,7 @@ class layered_problem {
   friend layered_problem with_memory_limits(layered_problem, std::vector<bytes>);
   friend layered_problem with_placement(layered_problem, zbpp::placement const&);
   friend layered_problem with_microbatches(layered_problem, int);
+  friend layered_problem with_replicas(layered_problem, replica_costs);
 
   void check() const;
 
@@ -90,6 +93,7 @@ class layered_problem {
   transfer_costs transfer_;
   std::vector<bytes> memory_limits_;
   std::vector<double> rank_speeds_;
+  replica_costs replicas_;
 };
 
 /// @return the same model with other layers
@@ -101,6 +105,8 @@ class layered_problem {
 [[nodiscard]] layered_problem with_placement(layered_problem model, placement const& placement);
 /// @return the same model with another number of microbatches
 [[nodiscard]] layered_problem with_microbatches(layered_problem model, int microbatches);
+/// @return the same model with so many replicas
+[[nodiscard]] layered_problem with_replicas(layered_problem model, replica_costs replicas);
 
 }  // namespace zbpp
 

@@ -90,6 +90,13 @@ class problem {
   [[nodiscard]] std::vector<int> tied_stages() const;
   /// @return the gradients of the tied weights, once; 0 where there are none
   [[nodiscard]] bytes tied_size() const noexcept;
+  /// @return how many replicas there are, and what a message between two of them takes
+  [[nodiscard]] replica_costs const& replicas() const noexcept { return replicas_; }
+  /// @return what it takes to add up the gradients of a stage over the replicas; 0 where there is
+  ///         one
+  [[nodiscard]] ticks reduction_time(int stage) const noexcept {
+    return replicas_(costs(stage).gradients);
+  }
   /// @return the memory of a rank in bytes; nothing when there is no limit
   [[nodiscard]] std::optional<bytes> memory_limit(int rank) const noexcept {
     if (memory_limits_.empty()) return std::nullopt;
@@ -107,6 +114,7 @@ class problem {
   friend problem with_microbatches(problem, int);
   friend problem with_transfer(problem, transfer_costs);
   friend problem with_microbatch_factors(problem, std::vector<double>);
+  friend problem with_replicas(problem, replica_costs);
 
   [[nodiscard]] ticks scaled_time(pass const& p) const noexcept;
   [[nodiscard]] ticks scaled_pair_time(pass const& forward, pass const& backward) const noexcept;
@@ -122,6 +130,7 @@ class problem {
   transfer_costs transfer_;
   std::vector<bytes> memory_limits_;
   std::vector<double> factors_;  // of the microbatches; empty where all are 1
+  replica_costs replicas_;
 };
 
 namespace detail {
@@ -161,6 +170,10 @@ void require_fit(Order const& order, problem const& problem) {
 /// @param factors  one for each microbatch, above 0 and at most 10^6; none, or all 1: as stated
 /// @throws error (bad_argument) also when there is another number of them, or one is out of range
 [[nodiscard]] problem with_microbatch_factors(problem changed, std::vector<double> factors);
+/// @return the same problem for a pipeline that trains beside others like it: `gradients` of each
+///         stage are added up over the replicas, beside the passes that follow
+/// @throws error (bad_argument) also when a number of `replicas` is out of range
+[[nodiscard]] problem with_replicas(problem changed, replica_costs replicas);
 
 }  // namespace zbpp
 

@@ -29,18 +29,20 @@ enum class instruction_kind : std::uint8_t {
   send_gradient,       ///< ships what the flow deposited to stage - 1
   receive_gradient,    ///< opens the slot for what stage + 1 sends
   optimizer_step,      ///< applies the gradients of a stage; its microbatch is 0
-  reduce_norm,     ///< adds this rank's part of the gradient norm; sends the sum to the next rank
-  validate,        ///< receives the norm of all ranks, and sends it to the rank before
-  send_tied,       ///< ships the gradients of tied weights to the other ranks that have them
-  add_tied,        ///< waits for the gradients of the other stages; gives a stage the sum
-  immediate_step,  ///< applies the gradients of a stage by what the stage knows itself
+  reduce_norm,       ///< adds this rank's part of the gradient norm; sends the sum to the next rank
+  validate,          ///< receives the norm of all ranks, and sends it to the rank before
+  send_tied,         ///< ships the gradients of tied weights to the other ranks that have them
+  add_tied,          ///< waits for the gradients of the other stages; gives a stage the sum
+  immediate_step,    ///< applies the gradients of a stage by what the stage knows itself
+  start_reduction,   ///< gives the gradients of a stage to the sum over all replicas
+  finish_reduction,  ///< waits for that sum; gives it to the stage
 };
 
 /// Counts the kinds of instructions.
-inline constexpr int instruction_kinds = static_cast<int>(pass_kinds) + 10;
+inline constexpr int instruction_kinds = static_cast<int>(pass_kinds) + 12;
 static_assert(
     static_cast<std::size_t>(instruction_kind::send_activation) == pass_kinds &&
-    static_cast<int>(instruction_kind::immediate_step) == instruction_kinds - 1);
+    static_cast<int>(instruction_kind::finish_reduction) == instruction_kinds - 1);
 
 /// Tells a pass from other instructions.
 [[nodiscard]] constexpr bool is_pass(instruction_kind kind) noexcept {
@@ -48,7 +50,7 @@ static_assert(
 }
 
 /// @return the short form of a kind: F, B, W, BW, R, SEND_F, RECV_F, SEND_B, RECV_B, STEP, NORM,
-///         VALIDATE, SEND_T, ADD_T or STEP_NOW
+///         VALIDATE, SEND_T, ADD_T, STEP_NOW, REDUCE or REDUCED
 [[nodiscard]] constexpr std::string_view to_string(instruction_kind kind) noexcept {
   switch (kind) {
     case instruction_kind::send_activation: return "SEND_F";
@@ -61,6 +63,8 @@ static_assert(
     case instruction_kind::send_tied: return "SEND_T";
     case instruction_kind::add_tied: return "ADD_T";
     case instruction_kind::immediate_step: return "STEP_NOW";
+    case instruction_kind::start_reduction: return "REDUCE";
+    case instruction_kind::finish_reduction: return "REDUCED";
     default: return to_string(static_cast<pass_kind>(kind));
   }
 }
@@ -85,9 +89,13 @@ struct instruction {
   [[nodiscard]] constexpr bool is_of_tied() const noexcept {
     return kind == instruction_kind::send_tied || kind == instruction_kind::add_tied;
   }
+  /// @return whether this is about the sum of gradients over replicas
+  [[nodiscard]] constexpr bool is_of_reduction() const noexcept {
+    return kind == instruction_kind::start_reduction || kind == instruction_kind::finish_reduction;
+  }
   /// @return whether this is about one microbatch; the microbatch of others is 0
   [[nodiscard]] constexpr bool has_microbatch() const noexcept {
-    return !is_step() && !is_of_rank() && !is_of_tied();
+    return !is_step() && !is_of_rank() && !is_of_tied() && !is_of_reduction();
   }
   /// @return whether this sends what a flow deposited
   [[nodiscard]] constexpr bool is_send() const noexcept {
@@ -176,6 +184,9 @@ class program {
 
 /// @return whether the ranks of a program tell each other of gradients besides their messages
 [[nodiscard]] bool exchanges_states(program const& program);
+
+/// @return whether the gradients of a program's stages are added up over replicas
+[[nodiscard]] bool reduces_gradients(program const& program);
 
 /// @return the stages whose weights are tied, in ascending order: those with a SEND_T
 [[nodiscard]] std::vector<int> tied_stages(program const& program);

@@ -14,6 +14,7 @@
 #include <zbpp/runtime/in_process.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/pass_observer.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 #include <zbpp/runtime/run_options.hpp>
 #include <zbpp/runtime/transport.hpp>
 
@@ -121,6 +122,13 @@ concept runs_on_stall = requires(typename Backend::executor const& executor) {
   { executor.waits_idle() } -> std::convertible_to<bool>;
 };
 
+/// Models a backend whose pipeline may be one of several in a grid: `grid_of(rank)` gives what a
+/// rank of this process knows of it, or null where there is no grid.
+template <class Backend>
+concept runs_in_grid = requires(typename Backend::executor& executor, int rank) {
+  { executor.grid_of(rank) } -> std::same_as<rank_grid*>;
+};
+
 /// Models a backend that can begin a step while others run: its executor has `steps_at_once()`,
 /// `start_run(turn)`, `start(engines, transport, status, turn)`, and `finish(transport, turn,
 /// failures)`, which blocks until the step is done, and gives whether it is whole; what failed here
@@ -148,6 +156,16 @@ void run_at(typename Backend::executor& executor, int rank, arena& memory, Work 
   } else {
     work(ctx);
   }
+}
+
+/// @return what a rank knows of its grid, which is one of a single rank where there is none
+template <class Backend>
+[[nodiscard]] rank_grid& grid_of(typename Backend::executor& executor, int rank) {
+  // Calls in groups of one change nothing, so all ranks may share it.
+  static rank_grid alone;
+  if constexpr (runs_in_grid<Backend>)
+    if (auto* const grid = executor.grid_of(rank); grid != nullptr) return *grid;
+  return alone;
 }
 
 /// Does a part of making a pipeline; where it throws, other processes are told why.

@@ -17,6 +17,7 @@
 #include <zbpp/runtime/detail/early_w.hpp>
 #include <zbpp/runtime/detail/flow_runner.hpp>
 #include <zbpp/runtime/detail/frame_pool.hpp>
+#include <zbpp/runtime/detail/gradient_reduction.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
 #include <zbpp/runtime/detail/run_terms.hpp>
 #include <zbpp/runtime/detail/step_agreement.hpp>
@@ -26,6 +27,7 @@
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/pass_observer.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 #include <zbpp/runtime/rank_memory.hpp>
 #include <zbpp/runtime/run_options.hpp>
 #include <zbpp/runtime/stage.hpp>
@@ -49,9 +51,9 @@ class engine {
   static constexpr ticks not_yet = Transport::not_yet;
 
   /// Makes the engine of a rank for a verified program. `stages` are those of the rank, in the
-  /// order of the model; `on_stall` and `agreement` are of training; `outputs` are of an
-  /// evaluation, null in training. What the references name must outlive the engine, and memory
-  /// must not move.
+  /// order of the model; `grid` is that of the rank; `on_stall` and `agreement` are of training;
+  /// `outputs` are of an evaluation, null in training. What the references name must outlive the
+  /// engine, and memory must not move.
   engine(
       int rank,
       program const& program,
@@ -61,14 +63,16 @@ class engine {
       rank_memory& memory,
       pass_context ctx,
       Transport& transport,
+      rank_grid& grid,
       step_status& status,
       stall_options const& on_stall,
       detail::step_agreement* agreement,
       detail::callback<evaluation_output> const* outputs)
       : rank_(rank),
-        flows_(rank, program, messages, problem, stages, ctx, transport, outputs),
+        flows_(rank, program, messages, problem, stages, ctx, transport, grid, outputs),
         memory_(&memory),
         transport_(&transport),
+        grid_(&grid),
         status_(&status),
         agreement_(agreement, problem, rank),
         tied_(program, problem, rank, stages) {
@@ -77,6 +81,11 @@ class engine {
     if (on_stall.runs_w)
       early_w_ =
           std::make_unique<detail::early_w>(flows_.code(), flows_.chunks(), on_stall.overrun);
+    if (auto* const replicas = grid.data().link();
+        replicas != nullptr && outputs == nullptr && reduces_gradients(program))
+      reduction_ =
+          std::make_unique<detail::gradient_reduction>(rank, program, problem, stages, *replicas);
+    is_plain_ = early_w_ == nullptr && reduction_ == nullptr;
   }
 
   engine(engine&&) = default;
@@ -121,6 +130,8 @@ class engine {
   [[nodiscard]] ticks blocked_until() const noexcept {
     if constexpr (agreeing_transport<Transport>)
       if (blocked_by() != state_map::none) return transport_->states().arrival(blocked_by());
+    if (reduction_ != nullptr && reduction_->is_awaited())
+      return reduction_->awaited_until(not_yet);
     if (awaited_.channel == channel_map::none) return not_yet;
     return transport_->arrival(awaited_.channel, awaited_.sequence);
   }
@@ -134,10 +145,14 @@ class engine {
   }
 
   /// @return whether what blocks the rank comes from another one: a message, gradients or a
-  /// verdict.
-  ///         Else it is between two steps, or at a send that waits for room.
+  ///         verdict. Else it is between two steps, or at a send that waits for room.
   [[nodiscard]] bool waits_for_peer() const noexcept {
-    return blocked_on() != channel_map::none || blocked_by() != state_map::none;
+    return blocked_on() != channel_map::none || blocked_by() != state_map::none ||
+           waits_for_replicas();
+  }
+  /// @return whether it is a sum over replicas that blocks the rank
+  [[nodiscard]] bool waits_for_replicas() const noexcept {
+    return reduction_ != nullptr && reduction_->is_awaited();
   }
 
   /// @return whether the rank is at a send that waits for room, and there is some now
@@ -215,6 +230,7 @@ class engine {
     failure_ = std::move(found);
     status_->fail(rank_);
     transport_->abort();
+    grid_->fail(failure_.exception);
   }
 
   progress advance_step(std::size_t most) {
@@ -246,6 +262,7 @@ class engine {
     flows_.begin_step(step_, run_.evaluation, places.losses, places.messages);
     memory_->buffers.start_step();
     tied_.begin_step();
+    if (reduction_ != nullptr) reduction_->begin_step();
     if (early_w_ != nullptr) early_w_->begin_step(observer_.reach(0), trace_);
     if (agreement_.part() != nullptr) agreement_.part()->begin_step(is_last_step());
     if constexpr (agreeing_transport<Transport>)
@@ -319,6 +336,16 @@ class engine {
     return true;
   }
 
+  // Returns false when the sum over replicas is awaited.
+  bool reduce(ready_instruction const& i) {
+    awaited_ = {};
+    if (agreement_.part()->accumulates()) return true;
+    if (i.kind == instruction_kind::finish_reduction)
+      return reduction_->finish(i.chunk, observer_, flows_.context());
+    reduction_->start(i.chunk, observer_, flows_.context());
+    return true;
+  }
+
   void step(int chunk) {
     if constexpr (agreeing_transport<Transport>)
       if (auto* const update = run_.places_of(step_).update;
@@ -339,7 +366,7 @@ class engine {
 
   // Returns false when the instruction has to wait.
   bool run(ready_instruction const& i) {
-    if (is_pass(i.kind)) return early_w_ == nullptr ? run_pass(i) : run_pass_or_w(i);
+    if (is_pass(i.kind)) return is_plain_ ? run_pass(i) : run_pass_and_more(i);
     switch (i.kind) {
       case instruction_kind::receive_activation:
       case instruction_kind::receive_gradient: flows_.post_receive(i); return true;
@@ -354,6 +381,8 @@ class engine {
       case instruction_kind::immediate_step: step(i.chunk); return true;
       case instruction_kind::send_tied:
       case instruction_kind::add_tied: return sum_tied(i);
+      case instruction_kind::start_reduction:
+      case instruction_kind::finish_reduction: return reduce(i);
       default: return agree(i.kind);
     }
   }
@@ -368,9 +397,15 @@ class engine {
     return true;
   }
 
+  // Runs a pass where W may move, or sums over replicas go on beside it.
+  [[gnu::noinline]] bool run_pass_and_more(ready_instruction const& i) {
+    if (reduction_ != nullptr && reduction_->is_open()) reduction_->progress();
+    return early_w_ == nullptr ? run_pass(i) : run_pass_or_w(i);
+  }
+
   // Runs a pass, unless it has run in front of its place. Until its message is there, runs W that
   // are expected to end by then. Returns false while there is none.
-  [[gnu::noinline]] bool run_pass_or_w(ready_instruction const& i) {
+  bool run_pass_or_w(ready_instruction const& i) {
     auto const at = next_;
     if (early_w_->has_run(at)) return true;
     while (!i.is_paired && early_w_->needs_message(at)) {
@@ -407,7 +442,7 @@ class engine {
     return true;
   }
 
-  // Inlined into the loop in `advance` and into `run_noted`, its only callers.
+  // Inlined into the loop in `advance` and into what runs passes with more beside them.
   [[gnu::always_inline]] bool run_pass(ready_instruction const& i) {
     ticks arrival = 0;
     awaited_ = flows_.take_inputs(i, observer_, arrival);
@@ -428,10 +463,13 @@ class engine {
   detail::flow_runner<Transport> flows_;
   rank_memory* memory_;
   Transport* transport_;
+  rank_grid* grid_;
   step_status* status_;
   detail::agreement_runner agreement_;
   detail::tied_gradients tied_;
-  std::unique_ptr<detail::early_w> early_w_;  // null where W keep their places
+  std::unique_ptr<detail::early_w> early_w_;               // null where W keep their places
+  std::unique_ptr<detail::gradient_reduction> reduction_;  // null where there is nothing to add up
+  bool is_plain_ = true;                                   // neither of both
   PassObserver observer_{};
   engine_run run_;
   std::int64_t step_ = 0;

@@ -34,6 +34,11 @@ class group_link {
   [[nodiscard]] virtual bool has_arrived(int from) = 0;
   /// Takes the next bytes of another member, which have arrived.
   virtual void take(int from, std::vector<std::byte>& bytes) = 0;
+  /// Sets memory aside for what arrives, so that later messages allocate nothing; where a link
+  /// takes that from elsewhere, nothing.
+  /// @param messages  of each other member that are here at a time
+  /// @param most      bytes of each
+  virtual void reserve(std::size_t /*messages*/, std::size_t /*most*/) {}
   /// Blocks until the next bytes of another member are here.
   /// @throws the failure of the run
   virtual void wait(int from) = 0;

@@ -8,9 +8,9 @@
 #include <zbpp/runtime/rank_grid.hpp>
 #include <zbpp/runtime/transport.hpp>
 
-#include <exception>
 #include <functional>
 #include <memory>
+#include <string>
 
 namespace zbpp {
 
@@ -33,6 +33,13 @@ class grid_place {
   [[nodiscard]] in_process_grid& owner() const noexcept { return *owner_; }
   /// @return what a rank of the pipeline knows of the grid; null where there is no grid
   [[nodiscard]] rank_grid* grid_of(int rank) const;
+  /// Sets what to notify when something arrives for a rank, null for nothing; for backends.
+  void bind(int rank, wakeup* wake) const;
+  /// Checks whether a pipeline can be at this place; for backends.
+  /// @param ranks  of the pipeline
+  /// @param waits_alone  whether a rank that waits in a pass holds up no other rank
+  /// @throws error (bad_argument) when it cannot
+  void check(int ranks, bool waits_alone) const;
 
  private:
   in_process_grid* owner_ = nullptr;
@@ -68,7 +75,7 @@ class in_process_grid {
   struct shared;
 
   // Ends the grid: every call that waits, or would, throws an error that says why.
-  void fail(grid_coordinates const& at, std::exception_ptr const& why);
+  void fail(grid_coordinates const& at, std::string const& why);
 
   grid_layout layout_;
   std::unique_ptr<shared> shared_;

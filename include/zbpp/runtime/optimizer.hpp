@@ -84,6 +84,23 @@ concept tying_optimizer = optimizer<T> && requires(
   o.write_tied(sum, ctx);
 };
 
+/// Models an optimizer whose gradients can be added up over the replicas of a model.
+///
+/// `gradient_count()` says how many it has, over all layers, always the same. `read_gradients`
+/// copies them out, layer after layer, with 0 for those of a layer that is not trained now;
+/// `write_gradients` replaces them by the sums. What they copy is host memory.
+template <class T>
+concept reducing_optimizer = optimizer<T> && requires(
+                                                 T& o,
+                                                 T const& fixed,
+                                                 std::span<float> copy,
+                                                 std::span<float const> sums,
+                                                 pass_context ctx) {
+  { fixed.gradient_count() } -> std::convertible_to<std::int64_t>;
+  o.read_gradients(copy, ctx);
+  o.write_gradients(sums, ctx);
+};
+
 /// Refers to an optimizer of any type; to none at first.
 class optimizer_ref {
  public:
@@ -140,6 +157,22 @@ class optimizer_ref {
   void write_tied(std::span<float const> sum, pass_context ctx) const {
     calls_->write_tied(object_, sum, ctx);
   }
+  /// @return whether its gradients can be added up over replicas
+  [[nodiscard]] bool reduces() const noexcept {
+    return calls_ != nullptr && calls_->gradient_count != nullptr;
+  }
+  /// @return how many gradients it has; 0 where they cannot be added up
+  [[nodiscard]] std::int64_t gradient_count() const {
+    return reduces() ? calls_->gradient_count(object_) : 0;
+  }
+  /// Copies the gradients of all layers, where they can be added up.
+  void read_gradients(std::span<float> copy, pass_context ctx) const {
+    if (reduces()) calls_->read_gradients(object_, copy, ctx);
+  }
+  /// Replaces the gradients of all layers, where they can be added up.
+  void write_gradients(std::span<float const> sums, pass_context ctx) const {
+    if (reduces()) calls_->write_gradients(object_, sums, ctx);
+  }
 
  private:
   struct calls {
@@ -155,6 +188,10 @@ class optimizer_ref {
     std::int64_t (*tied_weights)(void const*) = nullptr;
     void (*read_tied)(void*, std::span<float>, pass_context) = nullptr;
     void (*write_tied)(void*, std::span<float const>, pass_context) = nullptr;
+    // Null unless its gradients can be added up over replicas.
+    std::int64_t (*gradient_count)(void const*) = nullptr;
+    void (*read_gradients)(void*, std::span<float>, pass_context) = nullptr;
+    void (*write_gradients)(void*, std::span<float const>, pass_context) = nullptr;
   };
 
   template <class T>
@@ -185,6 +222,17 @@ class optimizer_ref {
       };
       result.write_tied = [](void* o, std::span<float const> sum, pass_context ctx) {
         static_cast<T*>(o)->write_tied(sum, ctx);
+      };
+    }
+    if constexpr (reducing_optimizer<T>) {
+      result.gradient_count = [](void const* o) -> std::int64_t {
+        return static_cast<T const*>(o)->gradient_count();
+      };
+      result.read_gradients = [](void* o, std::span<float> copy, pass_context ctx) {
+        static_cast<T*>(o)->read_gradients(copy, ctx);
+      };
+      result.write_gradients = [](void* o, std::span<float const> sums, pass_context ctx) {
+        static_cast<T*>(o)->write_gradients(sums, ctx);
       };
     }
     return result;

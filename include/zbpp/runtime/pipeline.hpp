@@ -240,8 +240,20 @@ pipeline<Backend>::pipeline(
         return detail::step_agreements(
             plan_.program(), plan_.problem(), executor_.ranks(), stages_, options);
       })) {
-  detail::make_or_refuse<Backend>(
-      executor_, [&] { detail::check_on_stall<Backend>(executor_, options.on_stall); });
+  detail::make_or_refuse<Backend>(executor_, [&] {
+    detail::check_on_stall<Backend>(executor_, options.on_stall);
+    auto left = std::span<stage_ref const>(stages_);
+    for (int rank : executor_.ranks()) {
+      auto const chunks = plan_.problem().placement().stages_of(rank).size();
+      auto& grid = detail::grid_of<Backend>(executor_, rank);
+      detail::check_replicas(plan_, rank, left.first(chunks), grid);
+      detail::require(
+          grid.tensor().size() == 1 || !options.on_stall.runs_w,
+          "on_stall.runs_w moves W of each rank by itself, and ranks that share stages need one "
+          "order of passes; leave it false");
+      left = left.subspan(chunks);
+    }
+  });
   for (std::size_t here = 0; here < memory_.size(); ++here)
     memory_[here].buffers = executor_.make_memory(executor_.ranks()[here]);
   if constexpr (Backend::reserves_memory)

@@ -10,6 +10,8 @@
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/in_process.hpp>
+#include <zbpp/runtime/in_process_grid.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 #include <zbpp/runtime/transport.hpp>
 #include <zbpp/runtime/workers.hpp>
 
@@ -39,6 +41,8 @@ struct threads {
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Whether `step_result::messages` says when messages were sent, arrived and were taken.
   bool records_messages = false;
+  /// Which of the pipelines of a grid this is, where there are several in this process.
+  grid_place place = {};
 
   /// Reads the time since the step began.
   class pass_observer {
@@ -83,13 +87,19 @@ struct threads {
 class threads::executor : public one_process {
  public:
   /// Starts the threads; they sleep until `run`.
-  /// @throws error (bad_argument) when a setting is negative; std::system_error
+  /// @throws error (bad_argument) when a setting is negative, or the place is in a grid whose
+  ///         pipelines have another number of ranks; std::system_error
   executor(threads settings, plan const& planned);
+  executor(executor const&) = delete;
+  executor& operator=(executor const&) = delete;
+  ~executor();
 
   /// @return the wakeup that is notified when a message arrives for a rank
   [[nodiscard]] wakeup* wakeup_of(int rank) noexcept {
     return &wakeups_[detail::index(std::int64_t{rank} * count_ / ranks_)].wake;
   }
+  /// @return what a rank knows of its grid; null where there is none
+  [[nodiscard]] rank_grid* grid_of(int rank) { return settings_.place.grid_of(rank); }
   /// @return whether each rank has a thread of its own
   [[nodiscard]] bool waits_idle() const noexcept { return count_ == ranks_; }
   /// @return whether the times of messages are recorded

@@ -10,11 +10,14 @@
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/in_process.hpp>
+#include <zbpp/runtime/in_process_grid.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -37,6 +40,8 @@ struct virtual_time {
   virtual_noise noise = {};
   /// Whether `step_result::messages` says when messages were sent, arrived and were taken.
   bool records_messages = false;
+  /// Which of the pipelines of a grid this is, where there are several in this process.
+  grid_place place = {};
 
   using transport_type = in_process;
   /// Whether arenas take their planned size from the system when the pipeline is made.
@@ -87,10 +92,15 @@ struct virtual_time {
     executor(virtual_time backend, plan const& planned)
         : one_process(planned),
           noise_(std::move(backend.noise)),
-          records_messages_(backend.records_messages) {}
+          records_messages_(backend.records_messages),
+          place_(backend.place) {
+      if (place_) place_.check(planned.problem().ranks(), true);
+    }
 
     /// @return null: no thread sleeps
     [[nodiscard]] static constexpr wakeup* wakeup_of(int /*rank*/) noexcept { return nullptr; }
+    /// @return what a rank knows of its grid; null where there is none
+    [[nodiscard]] rank_grid* grid_of(int rank) { return place_.grid_of(rank); }
     /// @return true: each rank has a clock of its own
     [[nodiscard]] static constexpr bool waits_idle() noexcept { return true; }
     /// @return whether the times of messages are recorded
@@ -107,14 +117,21 @@ struct virtual_time {
       auto const turns = std::max<std::size_t>(1, 2 * (engines.size() - 1));
       for (bool again = true; again;) {
         again = false;
-        for (std::size_t i = 0; i < turns; ++i)
-          again |= engines[std::min(i, turns - i)].advance() == progress::blocked;
+        bool waits_for_thread = false;
+        for (std::size_t i = 0; i < turns; ++i) {
+          auto& e = engines[std::min(i, turns - i)];
+          if (e.advance() != progress::blocked) continue;
+          again = true;
+          waits_for_thread |= e.waits_for_replicas();
+        }
+        if (waits_for_thread) std::this_thread::yield();
       }
     }
 
    private:
     virtual_noise noise_;
     bool records_messages_;
+    grid_place place_;
   };
 };
 

@@ -48,8 +48,11 @@ class lowering {
         is_at_once_(index(schedule.stages()), false),
         incoming_(index(map_.size())) {
     if (options_.step == step_kind::post_validated) cut_ = passes_before_validation(schedule);
-    if (options_.step != step_kind::none)
-      for (int s : options_.tied) is_tied_[index(s)] = true;
+    if (options_.step == step_kind::none) {
+      options_.reduces = false;
+      options_.tied.clear();
+    }
+    for (int s : options_.tied) is_tied_[index(s)] = true;
     for (int s : options_.at_once) is_at_once_[index(s)] = true;
     for (int rank = 0; rank + 1 < schedule.ranks() && has_all_at_once(rank); ++rank)
       leading_.push_back(leading_forwards(schedule.passes(rank)));
@@ -59,7 +62,7 @@ class lowering {
     find_passes();
     collect_messages();
     for (int c = 0; c < map_.size(); ++c) open_in_order(incoming_[index(c)], map_.ends(c).second);
-    auto size = schedule_.passes().size() + index(3 * schedule_.stages() + 2 * schedule_.ranks());
+    auto size = schedule_.passes().size() + index(5 * schedule_.stages() + 2 * schedule_.ranks());
     for (auto const& messages : incoming_) size += 2 * messages.size();
     rows<instruction> result;
     result.reserve(index(schedule_.ranks()), size);
@@ -157,16 +160,38 @@ class lowering {
       result.push(to_instruction(p));
       if (p.is_paired) emit_send(row[index(position - 1)], result);
       if (!begins_pair) emit_send(p, result);
-      if (options_.step == step_kind::unchecked && !is_tied_[index(p.stage)] &&
-          last_w_[index(p.stage)] == position)
-        result.push({instruction_kind::optimizer_step, p.stage, 0});
+      if (last_w_[index(p.stage)] == position) {
+        if (options_.reduces)
+          result.push({instruction_kind::start_reduction, p.stage, 0});
+        else if (steps_behind_w(p.stage))
+          result.push({instruction_kind::optimizer_step, p.stage, 0});
+      }
       ++position;
     }
     for (; next != receives.end(); ++next) result.push(next->receive);
     if (validates_at(rank, position)) result.push({instruction_kind::validate, first_stage, 0});
+    if (options_.reduces) emit_reduced(rank, result);
     emit_tied(rank, result);
     if (options_.step > step_kind::unchecked) emit_agreement(rank, result);
     result.end_row();
+  }
+
+  // Whether a stage steps by itself, as soon as its gradients are complete.
+  [[nodiscard]] bool steps_behind_w(int stage) const {
+    return options_.step == step_kind::unchecked && !is_tied_[index(stage)];
+  }
+
+  // Behind all passes, in the order in which the reductions began, so that each stage whose sums
+  // are here steps while others wait.
+  void emit_reduced(int rank, rows<instruction>& result) const {
+    auto stages = schedule_.placement().stages_of(rank);
+    std::vector<int> begun(stages.begin(), stages.end());
+    std::ranges::stable_sort(begun, {}, [&](int s) { return last_w_[index(s)]; });
+    for (int s : begun) {
+      if (last_w_[index(s)] == missing) continue;
+      result.push({instruction_kind::finish_reduction, s, 0});
+      if (steps_behind_w(s)) result.push({instruction_kind::optimizer_step, s, 0});
+    }
   }
 
   // Stages that step at once do so while the norm is on its way.

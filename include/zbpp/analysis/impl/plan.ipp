@@ -15,10 +15,13 @@ namespace zbpp {
 
 namespace detail {
 
-/// Lowers a schedule with the tied stages of its problem.
+/// Lowers a schedule with the tied stages and the replicas of its problem.
 ZBPP_INLINE program
 lower_for(schedule const& schedule, problem const& problem, lower_options options) {
-  if (fits(schedule, problem)) options.tied = problem.tied_stages();
+  if (fits(schedule, problem)) {
+    options.tied = problem.tied_stages();
+    options.reduces = problem.replicas().count > 1;
+  }
   return lower(schedule, std::move(options));
 }
 

@@ -42,6 +42,8 @@ class verification {
         step_at_(index(program.stages()), absent),
         send_tied_at_(index(program.stages()), absent),
         add_tied_at_(index(program.stages()), absent),
+        reduce_at_(index(program.stages()), absent),
+        reduced_at_(index(program.stages()), absent),
         norm_at_(index(program.ranks()), absent),
         validate_at_(index(program.ranks()), absent) {}
 
@@ -152,6 +154,7 @@ class verification {
         add_missing({optimizer_step, s, 0}, absent);
     }
     check_tied();
+    check_reductions();
     for (int rank = 0; validates_ && rank < program_.ranks(); ++rank) {
       auto const first = program_.placement().stages_of(rank).front();
       if (norm_at_[index(rank)] == absent) add_missing({reduce_norm, first, 0}, absent);
@@ -168,6 +171,8 @@ class verification {
       case instruction_kind::validate: validates_ = true; return validate_at_[index(rank)];
       case instruction_kind::send_tied: return send_tied_at_[index(i.stage)];
       case instruction_kind::add_tied: return add_tied_at_[index(i.stage)];
+      case instruction_kind::start_reduction: return reduce_at_[index(i.stage)];
+      case instruction_kind::finish_reduction: return reduced_at_[index(i.stage)];
       default: return of(at_(i.stage, i.microbatch), i.kind);
     }
   }
@@ -182,6 +187,23 @@ class verification {
       if (added_at == absent && sent_at != absent)
         add_missing({add_tied, s, 0}, step_at_[index(s)]);
       check_tied_step(s, std::max(sent_at, added_at));
+    }
+  }
+
+  // Where gradients of one stage are added up over replicas, those of all are, or replicas would
+  // drift apart. All replicas run this program, so an instruction that one of them waits for stands
+  // in front of the one that waits on every replica: none of them waits for ever that does not
+  // alone.
+  void check_reductions() {
+    using enum instruction_kind;
+    auto const is_absent = [](std::int32_t position) { return position == absent; };
+    if (std::ranges::all_of(reduce_at_, is_absent) && std::ranges::all_of(reduced_at_, is_absent))
+      return;
+    for (int s = 0; s < program_.stages(); ++s) {
+      auto const begun_at = reduce_at_[index(s)];
+      auto const ended_at = reduced_at_[index(s)];
+      if (begun_at == absent) add_missing({start_reduction, s, 0}, ended_at);
+      if (ended_at == absent) add_missing({finish_reduction, s, 0}, step_at_[index(s)]);
     }
   }
 
@@ -284,7 +306,13 @@ class verification {
         expect_order(rank, w, step_at_[index(s)]);
         expect_order(rank, w, norm_at_[index(rank)]);
         expect_order(rank, w, send_tied_at_[index(s)]);
+        expect_order(rank, w, reduce_at_[index(s)]);
       }
+      auto const sum_at = reduced_at_[index(s)];
+      expect_order(rank, reduce_at_[index(s)], sum_at);
+      expect_order(rank, sum_at, send_tied_at_[index(s)]);
+      expect_order(rank, sum_at, norm_at_[index(rank)]);
+      expect_order(rank, sum_at, step_at_[index(s)]);
       // Those of one rank travel by one channel, and are added in this order.
       for (int other : program_.placement().stages_of(rank))
         if (other < s) expect_order(rank, send_tied_at_[index(other)], send_tied_at_[index(s)]);
@@ -365,6 +393,8 @@ class verification {
   std::vector<std::int32_t> step_at_;       // by stage
   std::vector<std::int32_t> send_tied_at_;  // by stage
   std::vector<std::int32_t> add_tied_at_;   // by stage
+  std::vector<std::int32_t> reduce_at_;     // by stage
+  std::vector<std::int32_t> reduced_at_;    // by stage
   std::vector<std::int32_t> norm_at_;       // by rank
   std::vector<std::int32_t> validate_at_;   // by rank
   bool validates_ = false;                  // whether any rank has a norm or a validation

@@ -88,7 +88,7 @@ void put_all(wire_writer& to, std::span<Number const> values) {
 
 [[nodiscard]] ZBPP_INLINE agreement_item costs_item(int stage, stage_costs const& costs) {
   // Names all members, so that a new one does not compile until it is written here.
-  auto const& [f, b, w, fused, again, beside, beside_fused, norm, step, kept, for_w, added, for_r, edge, fixed, extra, tied] =
+  auto const& [f, b, w, fused, again, beside, beside_fused, norm, step, kept, for_w, added, for_r, edge, fixed, extra, tied, gradients] =
       costs;
   wire_writer content;
   content.put(f).put(b).put(w);
@@ -96,6 +96,7 @@ void put_all(wire_writer& to, std::span<Number const> values) {
     content.put(static_cast<std::uint8_t>(time.has_value())).put(time.value_or(0));
   content.put(norm).put(step);
   content.put(kept).put(for_w).put(added).put(for_r).put(edge).put(fixed).put(extra).put(tied);
+  content.put(gradients);
   return make_item("costs of stage " + std::to_string(stage), content);
 }
 
@@ -108,6 +109,13 @@ void put_all(wire_writer& to, std::span<Number const> values) {
       "transfers",
       content,
       transfer.ranks() == 0 ? std::to_string(transfer.latency().front()) + " ns" : "");
+}
+
+[[nodiscard]] ZBPP_INLINE agreement_item replicas_item(replica_costs const& replicas) {
+  auto const& [count, latency, time_per_byte] = replicas;
+  wire_writer content;
+  content.put(static_cast<std::int32_t>(count)).put(latency).put(time_per_byte);
+  return make_item("replicas", content, std::to_string(count));
 }
 
 [[nodiscard]] ZBPP_INLINE agreement_item factors_item(std::span<double const> factors) {
@@ -179,6 +187,8 @@ ZBPP_INLINE std::vector<agreement_item> fingerprint(
   for (int s = 0; s < problem.stages(); ++s)
     items.push_back(detail::costs_item(s, problem.costs(s)));
   items.push_back(detail::transfer_item(problem.transfer()));
+  if (problem.replicas() != replica_costs())
+    items.push_back(detail::replicas_item(problem.replicas()));
   items.push_back(detail::limits_item(problem.memory_limits()));
   items.push_back(make_item("policy", std::string(policy)));
   for (int rank = 0; rank < schedule.ranks(); ++rank)

@@ -40,7 +40,8 @@ struct cost_fields {
       &stage_costs::edge,
       &stage_costs::static_memory,
       &stage_costs::workspace,
-      &stage_costs::tied};
+      &stage_costs::tied,
+      &stage_costs::gradients};
   static constexpr std::array optional_numbers{
       &stage_costs::backward_fused,
       &stage_costs::recompute,

@@ -84,7 +84,7 @@ class problem_reader {
   // Reads all keys; `read_costs_of` reads those of stages or layers, whose key is `name`.
   template <class Problem, class ReadCosts>
   [[nodiscard]] Problem read_as(std::string_view name, ReadCosts read_costs_of) {
-    std::array<std::string_view, 10> const names{
+    std::array<std::string_view, 11> const names{
         "ranks",
         "microbatches",
         name,
@@ -94,9 +94,20 @@ class problem_reader {
         "transfer",
         "memory_limit",
         "rank_speeds",
-        "microbatch_factors"};
-    auto const [ranks, microbatches, entries, form, chunks, unit, transfer, limit, speed, factors] =
-        object_.members(names, 3);
+        "microbatch_factors",
+        "replicas"};
+    auto const
+        [ranks,
+         microbatches,
+         entries,
+         form,
+         chunks,
+         unit,
+         transfer,
+         limit,
+         speed,
+         factors,
+         replicas] = object_.members(names, 3);
     if (unit) unit_ = read_unit(unit);
     auto layout = read_placement(ranks, form, chunks);
     auto const count = static_cast<int>(whole(microbatches, 1, 1 << 27));
@@ -106,13 +117,22 @@ class problem_reader {
     auto const speeds =
         speed ? read_list_of("speed", "rank", speed, layout.ranks()) : std::vector<double>{};
     if (factors) factors_ = read_list_of("factor", "microbatch", factors, count);
+    auto const others = replicas ? read_replicas(replicas) : replica_costs{};
     return as_format_error(object_, [&] {
-      if constexpr (std::is_same_v<Problem, layered_problem>)
-        return Problem{
-            std::move(layout), count, std::move(costs), std::move(hops), std::move(limits), speeds};
-      else
-        return Problem{
-            std::move(layout), count, std::move(costs), std::move(hops), std::move(limits)};
+      auto const alone = [&] {
+        if constexpr (std::is_same_v<Problem, layered_problem>)
+          return Problem{
+              std::move(layout),
+              count,
+              std::move(costs),
+              std::move(hops),
+              std::move(limits),
+              speeds};
+        else
+          return Problem{
+              std::move(layout), count, std::move(costs), std::move(hops), std::move(limits)};
+      };
+      return with_replicas(alone(), others);
     });
   }
 
@@ -198,7 +218,7 @@ class problem_reader {
   }
 
   // The keys of a stage or layer.
-  static constexpr std::array<std::string_view, 19> names_{
+  static constexpr std::array<std::string_view, 20> names_{
       "forward",
       "backward_input",
       "backward_weight",
@@ -213,6 +233,7 @@ class problem_reader {
       "static",
       "workspace",
       "tied",
+      "gradients",
       "output_gradient",
       "overlapped",
       "overlapped_fused",
@@ -220,7 +241,7 @@ class problem_reader {
       "reload"};
 
   [[nodiscard]] stage_costs read_costs(std::array<value, names_.size()> const& found) const {
-    auto const& [forward, backward_input, backward_weight, activation, weight_gradient_input, backward_fused, recompute, norm, optimizer_step, recompute_input, edge, fixed, workspace, tied, output_gradient, overlapped, overlapped_fused, offload, reload] =
+    auto const& [forward, backward_input, backward_weight, activation, weight_gradient_input, backward_fused, recompute, norm, optimizer_step, recompute_input, edge, fixed, workspace, tied, gradients, output_gradient, overlapped, overlapped_fused, offload, reload] =
         found;
     for (auto const& host : {offload, reload})
       if (host) host.refuse(not_offloaded);
@@ -241,6 +262,7 @@ class problem_reader {
     costs.static_memory = fixed ? size(fixed) : 0;
     costs.workspace = workspace ? size(workspace) : 0;
     costs.tied = tied ? size(tied) : 0;
+    costs.gradients = gradients ? size(gradients) : 0;
     costs.output_gradient = output_gradient ? size(output_gradient) : 0;
     return costs;
   }
@@ -266,6 +288,15 @@ class problem_reader {
           read_table<ticks>(latency, ranks, read_latency),
           read_table<double>(rate, ranks, read_rate)};
     });
+  }
+
+  [[nodiscard]] replica_costs read_replicas(value const& from) const {
+    constexpr std::array<std::string_view, 3> names{"count", "latency", "time_per_size"};
+    auto const [count, latency, rate] = from.members(names, 1);
+    return {
+        .count = static_cast<int>(whole(count, 1, 1 << 20)),
+        .latency = latency ? time(latency, unit_) : 0,
+        .time_per_byte = rate ? real(rate, power_of(unit_), "a time per size") : 0};
   }
 
   // A table [from][to], row by row; from a number where all pairs are the same.
@@ -327,6 +358,7 @@ class problem_writer {
         transfer_(problem.transfer()),
         memory_limits_(problem.memory_limits()),
         factors_(problem.microbatch_factors()),
+        replicas_(problem.replicas()),
         unit_(unit),
         indent_(std::move(indent)) {}
   problem_writer(layered_problem const& model, time_unit unit, std::string indent)
@@ -337,6 +369,7 @@ class problem_writer {
         transfer_(model.transfer()),
         memory_limits_(model.memory_limits()),
         rank_speeds_(model.rank_speeds()),
+        replicas_(model.replicas()),
         unit_(unit),
         indent_(std::move(indent)) {}
 
@@ -362,6 +395,7 @@ class problem_writer {
     };
     add_list("rank_speeds", rank_speeds_);
     add_list("microbatch_factors", factors_);
+    if (replicas_ != replica_costs()) key("replicas") += replicas_text();
     return text_ + "\n" + indent_ + "}";
   }
 
@@ -431,6 +465,7 @@ class problem_writer {
     add_size("static", costs.static_memory);
     add_size("workspace", costs.workspace);
     add_size("tied", costs.tied);
+    add_size("gradients", costs.gradients);
     return text + "}";
   }
 
@@ -445,6 +480,12 @@ class problem_writer {
                hops.time_per_byte(),
                [this](double rate) { return scaled_text(rate, power_of(unit_)); }) +
            "}";
+  }
+
+  [[nodiscard]] std::string replicas_text() const {
+    return "{\"count\": " + std::to_string(replicas_.count) +
+           ", \"latency\": " + number_text(replicas_.latency, unit_) +
+           ", \"time_per_size\": " + scaled_text(replicas_.time_per_byte, power_of(unit_)) + "}";
   }
 
   [[nodiscard]] std::string limits_text() const {
@@ -478,6 +519,7 @@ class problem_writer {
   std::span<bytes const> memory_limits_;
   std::span<double const> rank_speeds_ = {};
   std::span<double const> factors_ = {};
+  replica_costs replicas_;
   time_unit unit_;
   std::string indent_;
   std::string text_;

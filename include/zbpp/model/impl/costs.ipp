@@ -45,6 +45,7 @@ ZBPP_INLINE void stage_costs::check(int stage) const {
   not_negative("static_memory", static_memory);
   not_negative("workspace", workspace);
   not_negative("tied", tied);
+  not_negative("gradients", gradients);
   not_negative("output_gradient", output_gradient);
   if (output_gradient > weight_gradient_input)
     refuse("output_gradient is more than weight_gradient_input; W keeps all that B adds for it, so "
@@ -69,6 +70,30 @@ ZBPP_INLINE void stage_costs::check(int stage) const {
   auto const rest = backward_fused ? 0 : backward_weight;
   if (both < forward || both - first < rest || both - forward - first > rest)
     refuse("overlapped_fused must lie between max(F, BW) and F + BW");
+}
+
+ZBPP_INLINE ticks replica_costs::operator()(bytes gradients) const noexcept {
+  if (count == 1) return 0;
+  // With two replicas everything goes over once, with more in parts of which one stays, twice.
+  auto const rounds = count == 2 ? 1 : 2;
+  auto const share = count == 2 ? 1.0 : 2.0 * (count - 1) / count;
+  constexpr ticks most = ticks{1} << 62;
+  auto const moving = share * static_cast<double>(gradients) * time_per_byte;
+  if (moving >= static_cast<double>(most) || latency >= most / 4) return most;
+  return std::min(most, rounds * latency + static_cast<ticks>(std::llround(moving)));
+}
+
+ZBPP_INLINE void replica_costs::check() const {
+  auto const refuse = [](std::string const& text) { throw error(errc::bad_argument, text); };
+  constexpr int most = 1 << 20;
+  if (count < 1 || count > most)
+    refuse("replicas: a count of " + std::to_string(count) + "; there are 1 to 2^20");
+  if (latency < 0)
+    refuse("replicas: a latency of " + std::to_string(latency) + " ns; a latency is at least 0 ns");
+  if (!(time_per_byte >= 0 && time_per_byte <= 1e9))
+    refuse(
+        "replicas: " + std::to_string(time_per_byte) +
+        " ns per byte; a rate lies between 0 and 10^9 ns per byte");
 }
 
 ZBPP_INLINE transfer_costs::transfer_costs(ticks latency) : latency_{latency} { check(); }

@@ -41,6 +41,7 @@ ZBPP_INLINE stage_costs merge_layers(std::span<layer_costs const> layers) {
     sum.static_memory += layer.static_memory;
     sum.workspace = std::max(sum.workspace, layer.workspace);
     sum.tied = std::max(sum.tied, layer.tied);  // one stage needs them once
+    sum.gradients += layer.gradients;
     if (!layer.recompute) sum.recompute_input += layer.activation;
     if (layer.recompute && !is_made_again) sum.recompute_input += layer.recompute_input;
     if (layer.recompute) sum.recompute = sum.recompute.value_or(0) + *layer.recompute;
@@ -155,7 +156,8 @@ ZBPP_INLINE problem layered_problem::with(
     if (!recomputes) costs.back().recompute.reset();
     costs.back() = at_speed(costs.back(), rank_speed(placement_.rank_of(s)));
   }
-  return {placement_, microbatches_, std::move(costs), transfer_, memory_limits_};
+  return with_replicas(
+      problem(placement_, microbatches_, std::move(costs), transfer_, memory_limits_), replicas_);
 }
 
 ZBPP_INLINE layered_problem with_layers(layered_problem model, std::vector<layer_costs> layers) {
@@ -172,6 +174,12 @@ ZBPP_INLINE layered_problem with_memory_limits(layered_problem model, std::vecto
 
 ZBPP_INLINE layered_problem with_placement(layered_problem model, placement const& placement) {
   model.placement_ = placement;
+  model.check();
+  return model;
+}
+
+ZBPP_INLINE layered_problem with_replicas(layered_problem model, replica_costs replicas) {
+  model.replicas_ = replicas;
   model.check();
   return model;
 }

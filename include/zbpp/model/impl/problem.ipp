@@ -96,6 +96,7 @@ ZBPP_INLINE void problem::check() const {
       throw error(
           errc::bad_argument,
           "memory_limit is " + std::to_string(limit) + "; a limit is at least 0 bytes");
+  replicas_.check();
   check_factors();
   check_sums();
 }
@@ -138,6 +139,7 @@ ZBPP_INLINE void problem::check_sums() const {
       for (int other : tied)
         if (other != s)
           sums.add_time(transfer_(placement_.rank_of(s), placement_.rank_of(other), c.tied));
+    sums.add_time(reduction_time(s));
     sums.add_memory(c.edge, 4);
     sums.add_memory(c.workspace);
   }
@@ -200,6 +202,12 @@ ZBPP_INLINE problem with_microbatches(problem changed, int microbatches) {
 
 ZBPP_INLINE problem with_transfer(problem changed, transfer_costs transfer) {
   changed.transfer_ = std::move(transfer);
+  changed.check();
+  return changed;
+}
+
+ZBPP_INLINE problem with_replicas(problem changed, replica_costs replicas) {
+  changed.replicas_ = replicas;
   changed.check();
   return changed;
 }

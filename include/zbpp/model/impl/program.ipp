@@ -49,6 +49,12 @@ ZBPP_INLINE bool exchanges_states(program const& program) {
   return false;
 }
 
+ZBPP_INLINE bool reduces_gradients(program const& program) {
+  for (auto const& i : program.instructions().all())
+    if (i.is_of_reduction()) return true;
+  return false;
+}
+
 ZBPP_INLINE std::vector<int> tied_stages(program const& program) {
   std::vector<int> stages;
   for (auto const& i : program.instructions().all())

@@ -53,6 +53,12 @@ class elementwise {
   void read_tied(std::span<float> copy, pass_context);
   /// Replaces the gradients of each tied layer that is trained.
   void write_tied(std::span<float const> sum, pass_context);
+  /// @return how many gradients all layers have
+  [[nodiscard]] std::int64_t gradient_count() const;
+  /// Copies the gradients of all layers, one after another; 0 for one that is frozen.
+  void read_gradients(std::span<float> copy, pass_context);
+  /// Replaces the gradients of each layer that is trained.
+  void write_gradients(std::span<float const> sums, pass_context);
   /// @return whether a layer has moments: one that was never trained has none
   [[nodiscard]] bool has_moments(int layer) const noexcept {
     return has_moments_[static_cast<std::size_t>(layer)] != 0;

@@ -179,6 +179,31 @@ ZBPP_INLINE void elementwise::write_tied(std::span<float const> sum, pass_contex
       std::copy(sum.begin(), sum.end(), layers_[i].gradients.begin());
 }
 
+ZBPP_INLINE std::int64_t elementwise::gradient_count() const {
+  std::size_t count = 0;
+  for (int i = 0; i < layers(); ++i) count += weights(i).size();
+  return static_cast<std::int64_t>(count);
+}
+
+ZBPP_INLINE void elementwise::read_gradients(std::span<float> copy, pass_context) {
+  locate();
+  auto to = copy.begin();
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    auto const& l = layers_[i];
+    to = is_trained_[i] != 0 ? std::copy(l.gradients.begin(), l.gradients.end(), to)
+                             : std::fill_n(to, weights(static_cast<int>(i)).size(), 0.0F);
+  }
+}
+
+ZBPP_INLINE void elementwise::write_gradients(std::span<float const> sums, pass_context) {
+  locate();
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    auto const size = weights(static_cast<int>(i)).size();
+    if (is_trained_[i] != 0) std::copy_n(sums.begin(), size, layers_[i].gradients.begin());
+    sums = sums.subspan(size);
+  }
+}
+
 ZBPP_INLINE void elementwise::apply_all(change part) {
   std::size_t first = 0;
   auto const* kept = kept_.empty() ? nullptr : kept_.front().data();

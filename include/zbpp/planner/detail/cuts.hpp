@@ -57,6 +57,7 @@ namespace zbpp::detail {
   halve(&stage_costs::activation);
   halve(&stage_costs::weight_gradient_input);
   halve(&stage_costs::static_memory);
+  halve(&stage_costs::gradients);
   // Each part has to add what W needs beyond its activation, which a rounding can miss by one.
   second.output_gradient =
       std::max(rest_of(whole.output_gradient), second.weight_gradient_input - second.activation);
@@ -133,13 +134,15 @@ namespace zbpp::detail {
   for (std::size_t s = 0; s < wanted; ++s)
     stages.push_back(merge_layers(std::span<stage_costs const>(grains).subspan(s * run, run)));
   auto const factors = problem.microbatch_factors();
-  return with_microbatch_factors(
-      {placement,
-       problem.microbatches(),
-       std::move(stages),
-       problem.transfer(),
-       {problem.memory_limits().begin(), problem.memory_limits().end()}},
-      {factors.begin(), factors.end()});
+  return with_replicas(
+      with_microbatch_factors(
+          {placement,
+           problem.microbatches(),
+           std::move(stages),
+           problem.transfer(),
+           {problem.memory_limits().begin(), problem.memory_limits().end()}},
+          {factors.begin(), factors.end()}),
+      problem.replicas());
 }
 
 /// Lists the placements that a model could have, the fewest stages first: its own, linear, V, and

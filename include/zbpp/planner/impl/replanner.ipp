@@ -126,13 +126,15 @@ class plan_lookup {
   std::vector<layer_costs> layers;
   for (int s = 0; s < measured.stages(); ++s)
     layers.push_back(at_speed(measured.costs(s), 1 / speeds[index(placement.rank_of(s))]));
-  return plain_layers(
-      {merged_placement(placement),
-       measured.microbatches(),
-       std::move(layers),
-       measured.transfer(),
-       {measured.memory_limits().begin(), measured.memory_limits().end()},
-       std::move(speeds)});
+  return plain_layers(with_replicas(
+      layered_problem{
+          merged_placement(placement),
+          measured.microbatches(),
+          std::move(layers),
+          measured.transfer(),
+          {measured.memory_limits().begin(), measured.memory_limits().end()},
+          std::move(speeds)},
+      measured.replicas()));
 }
 
 /// Says which stages change ranks from one placement to another, and lists them.

@@ -61,12 +61,14 @@ ZBPP_INLINE found_plan stage_per_layer(found_plan const& found, layered_problem 
     }
 
   auto const placed = placement::custom(std::move(rank_of));
-  problem split(
-      placed,
-      model.microbatches(),
-      std::move(costs),
-      model.transfer(),
-      {model.memory_limits().begin(), model.memory_limits().end()});
+  auto split = with_replicas(
+      problem{
+          placed,
+          model.microbatches(),
+          std::move(costs),
+          model.transfer(),
+          {model.memory_limits().begin(), model.memory_limits().end()}},
+      model.replicas());
   schedule order(placed, model.microbatches(), rows);
   auto const took = cost(simulate(order, split));
   return {

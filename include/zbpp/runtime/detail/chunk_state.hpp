@@ -24,12 +24,14 @@ struct chunk_state {
 };
 
 /// Makes the chunks of a rank from its stages, which stand in the order of the model.
+/// @param grid     of the rank; outlives them
 /// @param outputs  of an evaluation; null in training
 [[nodiscard]] std::vector<chunk_state> make_chunk_states(
     program const& program,
     problem const& problem,
     int rank,
     std::span<stage_ref const> stages,
+    rank_grid& grid,
     callback<evaluation_output> const* outputs);
 
 }  // namespace zbpp::detail

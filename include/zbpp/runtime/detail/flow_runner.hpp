@@ -53,11 +53,12 @@ class flow_runner {
       std::span<stage_ref const> stages,
       pass_context ctx,
       Transport& transport,
+      rank_grid& grid,
       callback<evaluation_output> const* outputs)
       : rank_(rank),
         map_(&messages.map()),
         code_(make_rank_code(program, messages, rank)),
-        chunks_(make_chunk_states(program, problem, rank, stages, outputs)),
+        chunks_(make_chunk_states(program, problem, rank, stages, grid, outputs)),
         flows_(index(code_.flow_slots)),
         context_(ctx),
         transport_(&transport) {

@@ -17,6 +17,7 @@
 namespace zbpp {
 
 struct evaluation_output;
+class rank_grid;
 
 /// Names the places at which a flow can stand between two passes.
 enum class flow_point : std::uint8_t {
@@ -119,6 +120,7 @@ struct stage_context {
   std::int64_t evaluation = 0;
   double* losses = nullptr;            // one per microbatch
   double const* loss_scale = nullptr;  // null: 1
+  rank_grid* grid = nullptr;           // of the rank
   // Who gets what the last stage sends in an evaluation; null in training.
   callback<evaluation_output> const* outputs = nullptr;
 };

@@ -8,6 +8,7 @@
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/training.hpp>
 
@@ -48,6 +49,13 @@ void check_on_stall(typename Backend::executor const& executor, stall_options co
 }
 
 /// @param devices  by rank: those on one hand messages over; none: no two ranks share one
+/// @throws error (bad_argument) unless the replicas of a rank are those that its plan adds
+/// gradients
+///         up over, and its stages have optimizers that can
+/// @param stages  those of the rank, in the order of the model
+void check_replicas(
+    plan const& planned, int rank, std::span<stage_ref const> stages, rank_grid& grid);
+
 /// @return the plan
 /// @throws error (refused_program) with every fault that `verify` finds
 [[nodiscard]] plan const& verified(plan const& planned, std::span<int const> devices);

@@ -142,6 +142,7 @@ program_run<Backend>::program_run(
           usage,
           executor.context_of(rank, usage.buffers),
           *transport,
+          grid_of<Backend>(executor, rank),
           status,
           is_training ? on_stall : stall_options(),
           is_training ? agreed.of(engines.size()) : nullptr,

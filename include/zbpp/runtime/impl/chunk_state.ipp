@@ -19,6 +19,7 @@ ZBPP_INLINE std::vector<chunk_state> make_chunk_states(
     problem const& problem,
     int rank,
     std::span<stage_ref const> stages,
+    rank_grid& grid,
     callback<evaluation_output> const* outputs) {
   bool recomputes = false;
   for (auto const& each : program.instructions().all())
@@ -32,6 +33,7 @@ ZBPP_INLINE std::vector<chunk_state> make_chunk_states(
               .microbatches = program.microbatches(),
               .is_training = outputs == nullptr,
               .recomputes = recomputes,
+              .grid = &grid,
               .outputs = outputs},
          .run = stages[chunks.size()],
          .costs = problem.costs(s),

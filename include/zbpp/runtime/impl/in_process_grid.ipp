@@ -32,24 +32,32 @@ class byte_queue {
  public:
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
 
+  void reserve(std::size_t messages, std::size_t most) {
+    while (ring_.size() < messages) add_place();
+    for (auto& place : ring_) place.reserve(most);
+  }
+
   void push(std::span<std::byte const> head, std::span<std::byte const> body) {
-    if (count_ == ring_.size()) {
-      std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(first_), ring_.end());
-      first_ = 0;
-      ring_.emplace_back();
-    }
+    if (count_ == ring_.size()) add_place();
     auto& place = ring_[(first_ + count_++) % ring_.size()];
     place.assign(head.begin(), head.end());
     place.insert(place.end(), body.begin(), body.end());
   }
 
   void pop(std::vector<std::byte>& bytes) {
+    bytes.reserve(ring_[first_].capacity());  // as it comes here in turn
     std::swap(bytes, ring_[first_]);
     first_ = (first_ + 1) % ring_.size();
     --count_;
   }
 
  private:
+  void add_place() {
+    std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(first_), ring_.end());
+    first_ = 0;
+    ring_.emplace_back();
+  }
+
   std::vector<std::vector<std::byte>> ring_;
   std::size_t first_ = 0;
   std::size_t count_ = 0;
@@ -130,6 +138,10 @@ class in_process_link final : public group_link {
     std::scoped_lock const lock(own_.guard);
     queues_[index(from)].pop(bytes);
   }
+  void reserve(std::size_t messages, std::size_t most) override {
+    std::scoped_lock const lock(own_.guard);
+    for (auto& queue : queues_) queue.reserve(messages, most);
+  }
   void wait(int from) override {
     std::unique_lock lock(own_.guard);
     while (queues_[index(from)].empty()) {
@@ -154,6 +166,28 @@ class in_process_link final : public group_link {
   std::vector<in_process_link*> members_;
 };
 
+/// @return what an exception tells
+[[nodiscard]] ZBPP_INLINE std::string text_of(std::exception_ptr const& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (std::exception const& e) {
+    return text_of(e);
+  } catch (...) {
+    return "an unknown reason";
+  }
+}
+
+/// @return whether an exception says that another pipeline failed
+[[nodiscard]] ZBPP_INLINE bool is_of_peer(std::exception_ptr const& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (error const& e) {
+    return e.code() == errc::peer_failed;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace detail
 
 struct in_process_grid::shared {
@@ -166,6 +200,23 @@ struct in_process_grid::shared {
 ZBPP_INLINE rank_grid* grid_place::grid_of(int rank) const {
   if (owner_ == nullptr) return nullptr;
   return &owner_->grid_of({rank, at_.data, at_.tensor});
+}
+
+ZBPP_INLINE void grid_place::bind(int rank, wakeup* wake) const {
+  if (owner_ != nullptr) owner_->bind({rank, at_.data, at_.tensor}, wake);
+}
+
+ZBPP_INLINE void grid_place::check(int ranks, bool waits_alone) const {
+  auto const& layout = owner_->layout();
+  if (ranks != layout.size(grid_axis::pipeline))
+    throw error(
+        errc::bad_argument,
+        "the plan has " + std::to_string(ranks) + " ranks and the pipelines of the grid " +
+            std::to_string(layout.size(grid_axis::pipeline)) + "; give both the same number");
+  detail::require(
+      waits_alone || layout.size(grid_axis::tensor) == 1,
+      "ranks that share stages wait for each other in passes; leave threads.count at 0, for a "
+      "thread of each rank");
 }
 
 namespace detail {
@@ -189,7 +240,8 @@ ZBPP_INLINE in_process_grid::in_process_grid(grid const& stated)
   for (int rank = 0; rank < layout_.ranks(); ++rank) {
     shared_->inbox_of.push_back(&shared_->inboxes.emplace_back());
     auto const at = layout_.coordinates(rank);
-    shared_->grids.emplace_back(at, [this, at](std::exception_ptr const& why) { fail(at, why); });
+    shared_->grids.emplace_back(
+        at, [this, at](std::exception_ptr const& why) { fail(at, detail::text_of(why)); });
   }
   for (auto const axis :
        {grid_axis::data, grid_axis::tensor, grid_axis::expert, grid_axis::expert_data}) {
@@ -228,17 +280,10 @@ ZBPP_INLINE void in_process_grid::bind(grid_coordinates const& at, wakeup* wake)
   inbox.wake = wake;
 }
 
-ZBPP_INLINE void in_process_grid::fail(grid_coordinates const& at, std::exception_ptr const& why) {
-  auto text = "the pipeline of replica " + std::to_string(at.data) +
-              (layout_.size(grid_axis::tensor) > 1 ? ", tensor " + std::to_string(at.tensor) : "") +
-              " failed";
-  try {
-    std::rethrow_exception(why);
-  } catch (std::exception const& e) {
-    text += ": " + detail::text_of(e);
-  } catch (...) {
-  }
-  if (!shared_->failure.note(text)) return;
+ZBPP_INLINE void in_process_grid::fail(grid_coordinates const& at, std::string const& why) {
+  auto text = "the pipeline of replica " + std::to_string(at.data);
+  if (layout_.size(grid_axis::tensor) > 1) text += ", tensor " + std::to_string(at.tensor);
+  if (!shared_->failure.note(text + " failed: " + why)) return;
   for (auto& inbox : shared_->inboxes) inbox.notify_all();
 }
 
@@ -247,24 +292,20 @@ ZBPP_INLINE void in_process_grid::run(std::function<void(grid_place const& place
   std::exception_ptr cause;
   bool is_of_peer = false;  // the cause is that another pipeline failed
   auto const call = [&](grid_place const& at) {
-    std::exception_ptr thrown;
-    bool names_peer = false;
+    std::string text;
     try {
       return work(at);
-    } catch (error const& e) {
-      names_peer = e.code() == errc::peer_failed;
-      thrown = std::current_exception();
     } catch (...) {
-      thrown = std::current_exception();
-    }
-    {
+      auto thrown = std::current_exception();
+      text = detail::text_of(thrown);
+      bool const names_peer = detail::is_of_peer(thrown);
       std::scoped_lock const lock(guard);
       if (!cause || (is_of_peer && !names_peer)) {
-        cause = thrown;
+        cause = std::move(thrown);
         is_of_peer = names_peer;
       }
     }
-    fail({0, at.data(), at.tensor()}, thrown);
+    fail({0, at.data(), at.tensor()}, text);
   };
   {
     detail::joined_threads others;

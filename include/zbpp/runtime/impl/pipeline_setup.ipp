@@ -20,6 +20,43 @@
 
 namespace zbpp::detail {
 
+ZBPP_INLINE void check_replicas(
+    plan const& planned, int rank, std::span<stage_ref const> stages, rank_grid& grid) {
+  auto const& problem = planned.problem();
+  auto const& all = planned.program().instructions().all();
+  bool const reduces = reduces_gradients(planned.program());
+  bool const steps = std::ranges::any_of(all, [](instruction const& i) { return i.is_step(); });
+  auto const stated = reduces ? problem.replicas().count : 1;
+  auto const found = grid.data().size();
+  if (stated != found && (reduces || steps))
+    throw error(
+        errc::bad_argument,
+        "the plan adds gradients up over " + std::to_string(stated) +
+            (stated == 1 ? " replica" : " replicas") + ", and the grid of the backend has " +
+            std::to_string(found) + "; plan with_replicas(problem, {.count = " +
+            std::to_string(found) + "}), or give the backend such a grid",
+        {.rank = rank});
+  if (!reduces) return;
+  auto const own = problem.placement().stages_of(rank);
+  for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
+    auto const s = own[chunk];
+    auto const optimizer = stages[chunk].optimizer();
+    auto const refuse = [&](std::string const& text) {
+      throw error(errc::bad_argument, text, {.stage = s});
+    };
+    if (stages[chunk].has_update() || (optimizer && !optimizer.reduces()))
+      refuse("its gradients cannot be added up over replicas; give it optimizer() with "
+             "gradient_count(), read_gradients() and write_gradients()");
+    auto const size = optimizer.gradient_count() * static_cast<bytes>(sizeof(float));
+    if (auto const planned_size = problem.costs(s).gradients;
+        planned_size > 0 && planned_size != size)
+      refuse(
+          "its optimizer has " + std::to_string(size) +
+          " bytes of gradients, and its problem states " + std::to_string(planned_size) +
+          "; give both the same");
+  }
+}
+
 ZBPP_INLINE plan const& verified(plan const& planned, std::span<int const> devices) {
   verify_or_throw(
       planned.program(), planned.problem(), channel_layout::one_per_directed_pair, devices);

@@ -9,6 +9,7 @@
 #include <zbpp/runtime/impl/backend.ipp>
 #include <zbpp/runtime/impl/chunk_state.ipp>
 #include <zbpp/runtime/impl/early_w.ipp>
+#include <zbpp/runtime/impl/gradient_reduction.ipp>
 #include <zbpp/runtime/impl/gradient_state.ipp>
 #include <zbpp/runtime/impl/group.ipp>
 #include <zbpp/runtime/impl/in_process.ipp>

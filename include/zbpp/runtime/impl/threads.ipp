@@ -34,7 +34,13 @@ ZBPP_INLINE threads::executor::executor(threads settings, plan const& planned)
   detail::require(settings.spins >= 0, "threads.spins is at least 0");
   count_ = settings.count == 0 ? ranks_ : std::min(settings.count, ranks_);
   wakeups_ = std::vector<padded_wakeup>(detail::index(count_));
+  if (settings.place) settings.place.check(ranks_, count_ == ranks_);
   workers_ = std::make_unique<workers>(count_);
+  for (int rank = 0; rank < ranks_; ++rank) settings_.place.bind(rank, wakeup_of(rank));
+}
+
+ZBPP_INLINE threads::executor::~executor() {
+  for (int rank = 0; rank < ranks_; ++rank) settings_.place.bind(rank, nullptr);
 }
 
 ZBPP_INLINE void threads::executor::wait(wakeup const& wake, std::uint32_t heard) const noexcept {

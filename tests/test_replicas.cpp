@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The claim of replicas: whatever the policy, the backend and the gradients, all replicas have the
+// bits of one process that adds the gradients of each up in their order.
+#include <zbpp/analysis/plan.hpp>
+#include <zbpp/runtime/in_process_grid.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/threads.hpp>
+#include <zbpp/runtime/virtual_time.hpp>
+
+#include <support/catch.hpp>
+#include <support/checked_model.hpp>
+#include <support/plan_grid.hpp>
+#include <support/refusal.hpp>
+#include <support/seeded.hpp>
+#include <support/thinned.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace test_replicas {
+
+using namespace zbpp::test;
+using zbpp::errc;
+using zbpp::grid_place;
+using zbpp::in_process_grid;
+using zbpp::pipeline;
+using zbpp::plan;
+using zbpp::problem;
+using zbpp::step_kind;
+using zbpp::step_result;
+using zbpp::threads;
+using zbpp::training_options;
+using zbpp::virtual_time;
+using zbpp::test::checked::history;
+using zbpp::test::checked::model_settings;
+
+namespace {
+
+constexpr int steps = 8;
+constexpr std::size_t size_of_layer = sizeof(checked::matrix);
+
+// Each replica has data of its own, and the first one the faults.
+std::vector<model_settings> settings_of(
+    int replicas, model_settings const& first, int microbatches) {
+  std::vector<model_settings> all;
+  for (int n = 0; n < replicas; ++n) {
+    all.push_back(first);
+    all.back().first_batch = n * microbatches;
+    if (n > 0) all.back().faults.clear();
+  }
+  return all;
+}
+
+problem with_gradients(problem const& alone, int replicas) {
+  std::vector<zbpp::stage_costs> costs(alone.all_costs().begin(), alone.all_costs().end());
+  for (std::size_t s = 0; s < costs.size(); ++s)
+    costs[s].gradients = static_cast<zbpp::bytes>((1 + s % 2) * size_of_layer);
+  return with_replicas(with_stages(alone, costs), {.count = replicas, .latency = 20});
+}
+
+// Trains all replicas, each in two runs.
+template <class Backend>
+std::vector<history> train(
+    plan const& planned,
+    Backend backend,
+    std::vector<model_settings> const& settings,
+    training_options const& options) {
+  in_process_grid whole(
+      {.pipeline = planned.problem().ranks(), .data = static_cast<int>(settings.size())});
+  std::vector<history> all(settings.size());
+  whole.run([&](grid_place const& at) {
+    auto& result = all[static_cast<std::size_t>(at.data())];
+    checked::model own(settings[static_cast<std::size_t>(at.data())]);
+    auto place = backend;
+    place.place = at;
+    pipeline replica(planned, place, own.stages(), options);
+    for (int const count : {3, steps - 3})
+      replica.run(count, [&](step_result const& step) {
+        result.losses.push_back(step.losses);
+        result.norms.push_back(step.update.norm);
+        result.coefficients.push_back(step.update.coefficient);
+        result.scales.push_back(step.update.loss_scale);
+      });
+    result.bits = own.bits();
+  });
+  return all;
+}
+
+// Without agreement a step reports no norm; the bits tell.
+void forget_updates(std::vector<history>& all) {
+  for (auto& each : all) {
+    each.norms.clear();
+    each.coefficients.clear();
+    each.scales.clear();
+  }
+}
+
+template <class Visit>
+void for_each_plan(int ranks, int replicas, std::vector<int> const& tied, Visit visit) {
+  for (auto const& placement : placements_to_run(ranks))
+    for (auto const& policy : grid_policies()) {
+      auto const m = ranks + 1;
+      auto own_tied = tied;
+      if (!own_tied.empty()) own_tied = {0, placement.stages() - 1};
+      if (!own_tied.empty() && placement.stages() < 2) continue;
+      auto const alone = checked::make_problem(placement, m, 87, own_tied);
+      if (!is_supported(policy, alone)) continue;
+      auto const problem = with_gradients(alone, replicas);
+      for (auto const kind :
+           {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated})
+        visit(zbpp::make_plan(policy, problem, {.step = kind}), kind, own_tied);
+    }
+}
+
+// Checks every policy and placement on both backends.
+void check(
+    int ranks, int replicas, model_settings const& settings, training_options const& options) {
+  for_each_plan(
+      ranks,
+      replicas,
+      settings.tied,
+      [&](plan const& planned, step_kind kind, std::vector<int> const& tied) {
+        bool const is_agreed = kind != step_kind::unchecked;
+        // A stage that steps by itself skips what is not finite only where ranks agree.
+        if (!is_agreed && (options.clip > 0 || !settings.faults.empty())) return;
+        auto own = settings;
+        own.stages = planned.problem().stages();
+        own.tied = tied;
+        auto const m = planned.problem().microbatches();
+        auto const all = settings_of(replicas, own, m);
+        auto expected = checked::train_replicas(all, std::vector<int>(steps, m), options);
+        auto on_threads = train(planned, threads{}, all, options);
+        auto in_turn = train(planned, virtual_time{}, all, options);
+        if (!is_agreed) {
+          forget_updates(expected);
+          forget_updates(on_threads);
+          forget_updates(in_turn);
+        }
+        INFO(planned.policy() << " on " << planned.problem().placement().name());
+        CAPTURE(static_cast<int>(kind));
+        for (std::size_t n = 0; n < all.size(); ++n) {
+          CAPTURE(n);
+          CHECK(difference(on_threads[n], expected[n]).empty());
+          CHECK(difference(in_turn[n], expected[n]).empty());
+          CHECK(on_threads[n].bits == expected.front().bits);
+        }
+      });
+}
+
+}  // namespace
+
+TEST_CASE("replicas have the bits of one process that adds them up in order", "[replicas]") {
+  auto const p = GENERATE(from_range(thinned<std::vector<int>>({1, 2, 3}, {2})));
+  auto const replicas = GENERATE(2, 3, 4);
+  if (replicas > thinned(4, 3)) return;
+  check(p, replicas, {}, {});
+}
+
+TEST_CASE("the norm is that of the sums, and clips all replicas alike", "[replicas]") {
+  for (double const clip : {1e-3, 1.2}) check(2, 2, {.dropout = true}, {.clip = clip});
+}
+
+TEST_CASE("a gradient of one replica that is not finite skips the step on all", "[replicas]") {
+  constexpr auto infinite = std::numeric_limits<float>::infinity();
+  constexpr auto nothing = std::numeric_limits<float>::quiet_NaN();
+  training_options options;
+  options.clip = 1.5;
+  options.scaling = {.initial = 256, .growth_interval = 2, .largest = 1024};
+  check(2, 3, {.faults = {{2, 0, 1, infinite}, {5, 1, 0, nothing}}}, options);
+}
+
+TEST_CASE("gradients are added up over steps first, and over replicas then", "[replicas]") {
+  check(2, 3, {}, {.clip = 2, .accumulate = 2});
+}
+
+TEST_CASE("tied weights and a frozen stage stay what they are in replicas", "[replicas]") {
+  check(3, 2, {.uses_adamw = false, .tied = {0}}, {.clip = 1.5});
+}
+
+TEST_CASE("the failure of one replica ends the steps of all", "[replicas]") {
+  auto const planned = zbpp::make_plan(
+      zbpp::zb_h1{},
+      with_gradients(checked::make_problem(zbpp::placement::linear(3), 4, 87, {}), 3),
+      {.step = GENERATE(step_kind::unchecked, step_kind::post_validated)});
+  std::atomic<int> told{0};
+  in_process_grid whole({.pipeline = 3, .data = 3});
+  auto const run = [&] {
+    whole.run([&](grid_place const& at) {
+      checked::model own({.stages = 3});
+      if (at.data() == 1) own.maths(2).throw_in_w(2, 3);
+      pipeline replica(planned, threads{.place = at}, own.stages());
+      try {
+        replica.run(5);
+      } catch (zbpp::error const& failed) {
+        bool const is_cause = at.data() == 1;
+        bool const names_cause =
+            std::string(failed.what()).find("thrown by the test") != std::string::npos;
+        bool const is_told = failed.code() == (is_cause ? errc::pass_failed : errc::peer_failed);
+        if (names_cause && is_told) ++told;
+        throw;
+      }
+    });
+  };
+  try {
+    run();
+    FAIL("the failure was not thrown");
+  } catch (zbpp::error const& failed) {
+    CHECK(failed.code() == errc::pass_failed);
+  }
+  CHECK(told == 3);
+}
+
+TEST_CASE("replicas that do not fit the plan are refused", "[replicas]") {
+  auto const alone = checked::make_problem(zbpp::placement::linear(2), 3, 87, {});
+  auto const make = [&](problem const& stated, zbpp::grid const& grid, model_settings settings) {
+    in_process_grid whole(grid);
+    settings.stages = 2;
+    checked::model own(settings);
+    auto const planned = zbpp::make_plan(zbpp::zb_h1{}, stated);
+    return refusal([&] { pipeline(planned, threads{.place = whole.place(0)}, own.stages()); });
+  };
+  CHECK(
+      make(alone, {.pipeline = 2, .data = 2}, {}) ==
+      "rank 0: the plan adds gradients up over 1 replica, and the grid of the backend has 2; plan "
+      "with_replicas(problem, {.count = 2}), or give the backend such a grid");
+  CHECK(
+      make(with_gradients(alone, 3), {.pipeline = 2, .data = 2}, {}) ==
+      "rank 0: the plan adds gradients up over 3 replicas, and the grid of the backend has 2; plan "
+      "with_replicas(problem, {.count = 2}), or give the backend such a grid");
+  CHECK(
+      make(with_gradients(alone, 2), {.pipeline = 3, .data = 2}, {}) ==
+      "the plan has 2 ranks and the pipelines of the grid 3; give both the same number");
+  auto other = with_gradients(alone, 2);
+  std::vector<zbpp::stage_costs> costs(other.all_costs().begin(), other.all_costs().end());
+  costs[1].gradients = 8;
+  CHECK(
+      make(with_stages(other, costs), {.pipeline = 2, .data = 2}, {}) ==
+      "stage 1: its optimizer has 128 bytes of gradients, and its problem states 8; give both the "
+      "same");
+  {
+    checked::model own({.stages = 2});
+    auto const planned = zbpp::make_plan(zbpp::zb_h1{}, with_gradients(alone, 2));
+    CHECK(refusal([&] {
+            pipeline(planned, threads{}, own.stages());
+          }).find("has 1; plan") != std::string::npos);
+  }
+  in_process_grid shared({.pipeline = 2, .data = 1, .tensor = 2});
+  checked::model own({.stages = 2});
+  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, alone);
+  CHECK(
+      refusal([&] {
+        pipeline(planned, threads{.count = 1, .place = shared.place(0)}, own.stages());
+      }) ==
+      "ranks that share stages wait for each other in passes; leave threads.count at 0, for a "
+      "thread of each rank");
+  CHECK(
+      refusal([&] {
+        pipeline(
+            planned,
+            threads{.place = shared.place(0)},
+            own.stages(),
+            training_options{.on_stall = {.runs_w = true}});
+      }) == "on_stall.runs_w moves W of each rank by itself, and ranks that share stages need one "
+            "order of passes; leave it false");
+}
+
+}  // namespace test_replicas
