@@ -58,6 +58,7 @@ set(ZBPP_CORE_HEADERS
   analysis/impl/plan.ipp
   analysis/impl/profile.ipp
   analysis/impl/record_places.ipp
+  analysis/impl/reductions.ipp
   analysis/impl/simulate.ipp
   analysis/impl/src.hpp
   analysis/impl/step_replay.ipp
@@ -71,6 +72,7 @@ set(ZBPP_CORE_HEADERS
   analysis/period.hpp
   analysis/plan.hpp
   analysis/profile.hpp
+  analysis/reductions.hpp
   analysis/simulate.hpp
   analysis/steps.hpp
   analysis/traffic.hpp

@@ -17,6 +17,7 @@
 #include <zbpp/analysis/period.hpp>
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/profile.hpp>
+#include <zbpp/analysis/reductions.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/steps.hpp>
 #include <zbpp/analysis/verify.hpp>

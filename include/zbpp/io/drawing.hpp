@@ -27,7 +27,8 @@ struct named_timeline {
   std::string name;
   timeline line;
   rows<bytes> memory = {};  ///< in use while each pass runs, as `activation_profile` says; or empty
-  rows<rank_update> updates = {};  ///< in the order of time; or empty
+  rows<rank_update> updates = {};         ///< in the order of time; or empty
+  rows<timed_reduction> reductions = {};  ///< as `reductions_of` says; or empty
   /// Passes of the critical path, in order, to be drawn as a line; or empty.
   std::vector<rank_span> path = {};
   /// Parts of passes beyond their planned time, to be marked; or empty.

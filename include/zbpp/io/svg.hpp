@@ -2,9 +2,9 @@
 //
 // Draws timelines as an SVG picture: ranks below each other, passes to scale and coloured by kind,
 // bubble hatched, optimizer steps and the moments at which ranks know the norm of all gradients as
-// lines, the critical path as a line through its passes, what took longer than planned dotted.
-// Several timelines share one time scale, so that a shorter one looks shorter. Hovering over a pass
-// or a line tells its times.
+// lines, sums over replicas as bars below their passes, the critical path as a line through its
+// passes, what took longer than planned dotted. Several timelines share one time scale, so that a
+// shorter one looks shorter. Hovering over a pass or a line tells its times.
 #pragma once
 
 #include <zbpp/io/drawing.hpp>

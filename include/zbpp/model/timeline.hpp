@@ -32,6 +32,15 @@ struct rank_update {
   friend bool operator==(rank_update const&, rank_update const&) = default;
 };
 
+/// Says when the gradients of a stage are added up over replicas, in the clock of the timeline.
+struct timed_reduction {
+  int stage = 0;
+  ticks start = 0;
+  ticks end = 0;
+
+  friend bool operator==(timed_reduction const&, timed_reduction const&) = default;
+};
+
 /// @return the greatest time that a rank spends between the start of its first and the end of its
 ///         last pass
 /// @source arXiv 2401.10241 sec. 5.3

@@ -21,6 +21,7 @@
 #include <zbpp/analysis/impl/plan.ipp>
 #include <zbpp/analysis/impl/profile.ipp>
 #include <zbpp/analysis/impl/record_places.ipp>
+#include <zbpp/analysis/impl/reductions.ipp>
 #include <zbpp/analysis/impl/simulate.ipp>
 #include <zbpp/analysis/impl/step_replay.ipp>
 #include <zbpp/analysis/impl/steps.ipp>

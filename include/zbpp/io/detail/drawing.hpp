@@ -104,6 +104,14 @@ inline void check_drawable(std::vector<named_timeline> const& lines) {
           "updates: it needs a row for each rank of the timeline");
       check_drawable(named.updates);
     }
+    if (named.reductions.ranks() != 0)
+      require(
+          named.reductions.ranks() == named.line.ranks(),
+          "reductions: it needs a row for each rank of the timeline");
+    for (auto const& sum : named.reductions.all())
+      require(
+          sum.start >= 0 && sum.start <= sum.end && sum.end <= latest_time,
+          "reductions: each ends at or after its start, from 0 to 2^62 ns");
     for (auto const* const spans : {&named.path, &named.longer})
       for (auto const& span : *spans)
         require(
@@ -126,6 +134,7 @@ inline void check_drawable(std::vector<named_timeline> const& lines) {
     last = std::max(last, makespan(named.line));
     for (auto const& update : named.updates.all())
       last = std::max({last, update.stepped, update.validated});
+    for (auto const& sum : named.reductions.all()) last = std::max(last, sum.end);
     for (auto const* const spans : {&named.path, &named.longer})
       for (auto const& span : *spans) last = std::max(last, span.end);
   }

@@ -101,6 +101,8 @@ class svg_drawing {
         draw_pass(row[i], chunk_of(rank, row[i].pass.stage), next_is_paired(row, i));
       for (auto const& span : named.longer)
         if (span.rank == rank) draw_longer(span, whole);
+      if (named.reductions.ranks() != 0)
+        for (auto const& sum : named.reductions[rank]) draw_reduction(sum, whole);
       if (named.updates.ranks() != 0)
         for (auto const& update : named.updates[rank]) draw_update(update);
       body_ += "</g>\n";
@@ -117,6 +119,19 @@ class svg_drawing {
         time_text(span.end - span.start, unit_) + " longer than planned",
         0,
         height);
+    body_ += '\n';
+  }
+
+  void draw_reduction(timed_reduction const& sum, int height) {
+    has_reductions_ = true;
+    auto const bar = std::max(2, height / 5);
+    box("sum",
+        sum.start,
+        sum.end,
+        "gradients of stage " + std::to_string(sum.stage) +
+            " over replicas: " + number_text(sum.start, unit_) + " to " + time_text(sum.end, unit_),
+        height - bar,
+        bar);
     body_ += '\n';
   }
 
@@ -228,6 +243,7 @@ class svg_drawing {
     entry("bubble", "bubble");
     if (has_updates_) line_entry("step", "optimizer step");
     if (has_updates_) line_entry("known", "norm known");
+    if (has_reductions_) entry("sum", "sum over replicas");
     if (has_longer_) entry("longer", "longer than planned");
     if (has_path_) line_entry("path", "critical path");
     if (chunks_ > 1) text(at, y, "", "lighter: later chunk");
@@ -256,6 +272,7 @@ class svg_drawing {
         ".axis{stroke:#999;stroke-width:1}.bubble{fill:url(#hatch)}\n";
     if (has_updates_)
       result += ".step{stroke:#222;stroke-width:2.5}.known{stroke:#c22;stroke-width:2}\n";
+    if (has_reductions_) result += ".sum{fill:#84c}\n";
     if (has_longer_) result += ".longer{fill:url(#dots);stroke:none}\n";
     if (has_path_) result += ".path{fill:none;stroke:#c22;stroke-width:1.6;stroke-opacity:.8}\n";
     std::string gradients;
@@ -295,6 +312,7 @@ class svg_drawing {
   int chunks_ = 0;
   std::array<bool, pass_kinds> used_{};
   bool has_updates_ = false;
+  bool has_reductions_ = false;
   bool has_longer_ = false;
   bool has_path_ = false;
   std::string body_;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/analysis/bounds.hpp>
+#include <zbpp/analysis/reductions.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/planner/auto_plan.hpp>
@@ -312,7 +313,9 @@ ZBPP_INLINE found_plan auto_plan::operator()(layered_problem const& model) const
   detail::require(
       most_chunks >= 2, "most_chunks is less than 2; a looped placement has at least 2");
   static_cast<void>(detail::cost_with_share(0, most_memory_for));
-  return detail::auto_plan_search(model, search, most_chunks).run(most_memory_for);
+  auto found = detail::auto_plan_search(model, search, most_chunks).run(most_memory_for);
+  found.schedule = end_stages_in_turn(found.schedule, found.problem);
+  return found;
 }
 
 ZBPP_INLINE std::vector<found_plan> auto_plan::frontier(

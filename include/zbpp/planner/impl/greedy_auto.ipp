@@ -6,6 +6,7 @@
 
 #include <zbpp/analysis/bounds.hpp>
 #include <zbpp/analysis/detail/exhaustive_search.hpp>
+#include <zbpp/analysis/reductions.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/model/timeline.hpp>
@@ -98,7 +99,10 @@ ZBPP_INLINE found_plan greedy_auto::find(problem const& problem) const {
   auto found =
       detail::find_cheapest(problem, detail::share_of(search, 1 - detail::share_of_saving));
   auto const most = detail::cost_with_share(found.cost, most_memory_for);
-  return save_memory(std::move(found), most, detail::share_of(search, detail::share_of_saving));
+  auto saved =
+      save_memory(std::move(found), most, detail::share_of(search, detail::share_of_saving));
+  saved.schedule = end_stages_in_turn(saved.schedule, saved.problem);
+  return saved;
 }
 
 }  // namespace zbpp
