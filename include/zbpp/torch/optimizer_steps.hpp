@@ -59,7 +59,7 @@ void bring_back(at::Tensor& value, at::Tensor const& kept);
 
 }  // namespace detail
 
-/// Steps by an optimizer of LibTorch. Models `tying_optimizer`.
+/// Steps by an optimizer of LibTorch. Models `tying_optimizer` and `reducing_optimizer`.
 ///
 /// A final step is `step()` and `zero_grad()` of the optimizer, with gradients that were multiplied
 /// by `step_settings::factor()`; so weights have the bits of a plain loop. An early one keeps the
@@ -213,6 +213,48 @@ class optimizer_steps {
       auto& gradient = each.value.mutable_grad();
       if (!gradient.defined()) gradient = at::empty_like(each.value.detach());
       gradient.copy_(at::from_blob(const_cast<float*>(sum.data()), each.value.sizes(), at::kFloat));
+    }
+  }
+  /// @return how many numbers `read_gradients` gives: the gradients of all parameters, and one for
+  ///         each parameter, which says whether it has one
+  [[nodiscard]] std::int64_t gradient_count() const noexcept {
+    std::int64_t count = layers();
+    for (auto const& each : parameters_) count += each.value.numel();
+    return count;
+  }
+  /// Copies the gradients of all parameters, as 32-bit floats.
+  void read_gradients(std::span<float> copy, pass_context) {
+    check();
+    drop_frozen();
+    c10::AutoGradMode const off(false);
+    auto* to = copy.data();
+    for (auto const& each : parameters_) {
+      auto const& gradient = each.value.grad();
+      *to++ = gradient.defined() ? 1.0F : 0.0F;
+      auto const place = at::from_blob(to, each.value.sizes(), at::kFloat);
+      if (gradient.defined())
+        place.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
+      else
+        place.zero_();
+      to += each.value.numel();
+    }
+  }
+  /// Gives each parameter that is trained the sum, if a replica has a gradient of it.
+  void write_gradients(std::span<float const> sums, pass_context) {
+    check();
+    c10::AutoGradMode const off(false);
+    auto const* from = sums.data();
+    for (auto const& each : parameters_) {
+      bool const is_there = *from++ > 0;
+      auto& gradient = each.value.mutable_grad();
+      if (!is_there || !each.value.requires_grad()) {
+        gradient.reset();
+      } else {
+        if (!gradient.defined() || gradient.is_sparse())
+          gradient = at::empty_like(each.value.detach());
+        gradient.copy_(at::from_blob(const_cast<float*>(from), each.value.sizes(), at::kFloat));
+      }
+      from += each.value.numel();
     }
   }
 

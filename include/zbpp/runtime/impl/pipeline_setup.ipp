@@ -48,11 +48,13 @@ ZBPP_INLINE void check_replicas(
       refuse("its gradients cannot be added up over replicas; give it optimizer() with "
              "gradient_count(), read_gradients() and write_gradients()");
     auto const size = optimizer.gradient_count() * static_cast<bytes>(sizeof(float));
-    if (auto const planned_size = problem.costs(s).gradients;
-        planned_size > 0 && planned_size != size)
+    // An optimizer may add a number for each layer, which says whether there are gradients.
+    auto const least = size - optimizer.layers() * static_cast<bytes>(sizeof(float));
+    auto const stated_size = problem.costs(s).gradients;
+    if (stated_size > 0 && (stated_size < least || stated_size > size))
       refuse(
           "its optimizer has " + std::to_string(size) +
-          " bytes of gradients, and its problem states " + std::to_string(planned_size) +
+          " bytes of gradients, and its problem states " + std::to_string(stated_size) +
           "; give both the same");
   }
 }
