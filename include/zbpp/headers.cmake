@@ -227,6 +227,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/agreement_runner.hpp
   runtime/detail/arena_core.hpp
   runtime/detail/awaiters.hpp
+  runtime/detail/byte_queue.hpp
   runtime/detail/callback.hpp
   runtime/detail/chunk_state.hpp
   runtime/detail/early_w.hpp

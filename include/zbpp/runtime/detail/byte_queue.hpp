@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Bytes that wait between two members of a group.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace zbpp::detail {
+
+/// Queues what one member sends another. Memory of what was taken is used again.
+class byte_queue {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
+
+  void push(std::span<std::byte const> head, std::span<std::byte const> body) {
+    if (count_ == ring_.size()) {
+      std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(first_), ring_.end());
+      first_ = 0;
+      ring_.emplace_back();
+    }
+    auto& place = ring_[(first_ + count_++) % ring_.size()];
+    place.assign(head.begin(), head.end());
+    place.insert(place.end(), body.begin(), body.end());
+  }
+
+  void pop(std::vector<std::byte>& bytes) {
+    std::swap(bytes, ring_[first_]);
+    first_ = (first_ + 1) % ring_.size();
+    --count_;
+  }
+
+ private:
+  std::vector<std::vector<std::byte>> ring_;
+  std::size_t first_ = 0;
+  std::size_t count_ = 0;
+};
+
+}  // namespace zbpp::detail
