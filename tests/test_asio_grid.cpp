@@ -495,9 +495,11 @@ TEST_CASE("a rank that stalls is told from those beside it in other replicas", "
     hanging part(all[index(at.pipeline)]);
     if (run.rank() == 3) part.run = &run;
     std::array stages{zbpp::as_flow(part)};
-    zbpp::pipeline pipe(planned, zbpp::asio::tcp(run, layout), stages);
-    pipe.step();
-    run.barrier();
+    {
+      zbpp::pipeline pipe(planned, zbpp::asio::tcp(run, layout), stages);
+      pipe.step();
+    }
+    run.barrier();  // where replica 0, whose pipeline is gone, waits
   });
   for (auto const& text : thrown) {
     INFO(text);

@@ -97,6 +97,10 @@ class control {
   }
   /// Sets the grid that the ranks form, whose coordinates failures name from now on; null for none.
   void lay_out(std::shared_ptr<grid_layout const> layout) noexcept { layout_ = std::move(layout); }
+  /// Keeps the watchdog if this is its owner, and forgets whose it is.
+  void disown_watchdog(void const* owner) noexcept {
+    if (watcher_ == owner) watcher_ = nullptr;
+  }
   /// Reports that something failed here, or that a peer (`at.rank`) seems lost. The first report to
   /// reach rank 0 is the failure of the run. Call only on the I/O thread.
   void report(rank_failure failure);
