@@ -4,10 +4,12 @@
 //
 //   asio_rank steps=20 policy=zb_h1 microbatches=5 deadline=2000 fault=throw rank=1 at=3:2:B
 //
-// fault=hold is none: the pass waits for SIGUSR1, so that a test finds the run in the middle.
-// fails=connect:3 has the third and every later call of connect fail on the rank that `rank` names.
-// Ends with 0 and prints digests of all losses and of its gradients; or with 3 and one line that
-// says what failed.
+// replicas=2 has half of the ranks each train a network of their own, and wait for each other
+// behind each step. fault=hold is none: the pass waits for SIGUSR1, so that a test finds the run in
+// the middle. fails=connect:3 has the third and every later call of connect fail on the rank that
+// `rank` names. Ends with 0 and prints digests of all losses and of its gradients; or with 3 and
+// one line that says what failed.
+#include <zbpp/asio/socket_grid.hpp>
 #include <zbpp/asio/tcp.hpp>
 
 #include <support/failing_calls.hpp>
@@ -45,7 +47,16 @@ int run(int argc, char** argv) {
        .connect_deadline = std::chrono::milliseconds(std::stoi(given.at("connect_deadline"))),
        .deadline = std::chrono::milliseconds(std::stoi(given.at("deadline"))),
        .stall_deadline = std::chrono::milliseconds(std::stoi(given.at("stall_deadline")))});
-  train_faulty(meeting, zbpp::asio::tcp(meeting), given);
+  if (given.at("replicas") == "1") {
+    train_faulty(meeting, zbpp::asio::tcp(meeting), given);
+  } else {
+    auto const layout = layout_of(meeting, given);
+    zbpp::wakeup wake{0};
+    zbpp::asio::socket_grid groups(meeting, layout, wake);
+    groups.connect();
+    train_faulty(
+        meeting, zbpp::asio::tcp(meeting, layout), given, [&] { groups.grid().data().barrier(); });
+  }
   meeting.barrier();
   return 0;
 }

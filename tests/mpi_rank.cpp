@@ -43,7 +43,10 @@ int run(int argc, char** argv) {
        .deadline = milliseconds("deadline"),
        .stall_deadline = milliseconds("stall_deadline")});
   given["policy"] = of_rank(given.at("policy"), meeting.rank());
-  train_faulty(meeting, zbpp::mpi::ranks(meeting), given);
+  if (given.at("replicas") == "1")
+    train_faulty(meeting, zbpp::mpi::ranks(meeting), given);
+  else
+    train_faulty(meeting, zbpp::mpi::ranks(meeting, layout_of(meeting, given)), given);
   meeting.barrier();
   return 0;
 }

@@ -154,6 +154,37 @@ TEST_CASE("a fault in one process ends all others with a message that names it",
   }
 }
 
+TEST_CASE("a fault in one replica ends the processes of all", "[asio][faults]") {
+  for (auto const* kind : {"throw", "kill"})
+    for (int culprit = 0; culprit < 4; ++culprit) {
+      auto all = start_ranks(
+          4,
+          {"replicas=2",
+           "steps=3",
+           "deadline=10000",
+           "fault=" + std::string(kind),
+           "rank=" + std::to_string(culprit),
+           "at=1:2:F"});
+      std::vector<std::optional<int>> ended;
+      for (auto& each : all) ended.push_back(each.wait_until(soon()));
+      INFO(kind << ", rank " << culprit << "\n" << everything(all));
+      auto const place = "(rank " + std::to_string(culprit) + " is pipeline " +
+                         std::to_string(culprit / 2) + ", replica " + std::to_string(culprit % 2) +
+                         ")";
+      for (int rank = 0; rank < 4; ++rank) {
+        auto const& status = ended[static_cast<std::size_t>(rank)];
+        auto const output = all[static_cast<std::size_t>(rank)].output();
+        if (rank == culprit) {
+          CHECK(status == (kind == std::string("kill") ? 128 + SIGKILL : 3));
+          continue;
+        }
+        CHECK(status == 3);
+        CHECK(output.starts_with("asio_rank: rank " + std::to_string(culprit)));
+        CHECK(output.find(place) != std::string::npos);
+      }
+    }
+}
+
 TEST_CASE(
     "a rank that was suspended for longer than the deadline blames itself", "[asio][faults]") {
   for (auto const* at : {"1:0:F", "1:2:B"})

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/plan.hpp>
+#include <zbpp/asio/socket_grid.hpp>
 #include <zbpp/asio/tcp.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
@@ -17,6 +18,7 @@
 #include <cstdint>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace test_asio_no_allocation {
 
@@ -92,6 +94,37 @@ TEST_CASE("a step over TCP allocates nothing once such a step was run", "[asio]"
       both.arrive_and_wait();
     };
     run();
+    if (meeting.rank() == 0)
+      allocated = zbpp::test::count_allocations(run);
+    else
+      run();
+    both.arrive_and_wait();
+  });
+  for (auto const& text : thrown) CHECK(text == "");
+  CHECK(allocated == 0);
+}
+
+TEST_CASE("a collective call over TCP allocates nothing once such a call was made", "[asio]") {
+  zbpp::test::stuck_guard const guard;
+  auto settings = zbpp::test::patient_settings();
+  settings.deadline = std::chrono::hours(1);  // so that no heartbeat, which allocates, comes
+  std::barrier<> both(2);
+  std::int64_t allocated = -1;
+  auto const thrown = zbpp::test::run_ranks(2, settings, [&](zbpp::asio::rendezvous& meeting) {
+    zbpp::wakeup wake{0};
+    zbpp::asio::socket_grid groups(meeting, zbpp::grid_layout({}, 2), wake);
+    groups.connect();
+    std::vector<float> small(10);
+    std::vector<float> large(1'000'000);
+    auto const run = [&] {
+      for (int i = 0; i < 100; ++i) {
+        groups.grid().data().all_reduce(small);
+        if (i % 10 == 0) groups.grid().data().all_reduce(large);
+        groups.grid().data().barrier();
+      }
+      both.arrive_and_wait();
+    };
+    for (int i = 0; i < 3; ++i) run();
     if (meeting.rank() == 0)
       allocated = zbpp::test::count_allocations(run);
     else

@@ -229,6 +229,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/agreement_runner.hpp
   runtime/detail/arena_core.hpp
   runtime/detail/awaiters.hpp
+  runtime/detail/byte_queue.hpp
   runtime/detail/callback.hpp
   runtime/detail/chunk_state.hpp
   runtime/detail/early_w.hpp
@@ -361,6 +362,7 @@ set(ZBPP_ASIO_HEADERS
   asio/detail/control_parts.hpp
   asio/detail/coordinator.hpp
   asio/detail/data_connector.hpp
+  asio/detail/group_stream.hpp
   asio/detail/io_parts.hpp
   asio/detail/listener.hpp
   asio/detail/membership.hpp
@@ -374,9 +376,11 @@ set(ZBPP_ASIO_HEADERS
   asio/impl/launch.ipp
   asio/impl/measure.ipp
   asio/impl/one_rank.ipp
+  asio/impl/pipeline_ranks.ipp
   asio/impl/rank_call.ipp
   asio/impl/rendezvous.ipp
   asio/impl/roster.ipp
+  asio/impl/socket_grid.ipp
   asio/impl/socket_states.ipp
   asio/impl/src.hpp
   asio/impl/step_supervisor.ipp
@@ -387,11 +391,13 @@ set(ZBPP_ASIO_HEADERS
   asio/launch.hpp
   asio/measure.hpp
   asio/one_rank.hpp
+  asio/pipeline_ranks.hpp
   asio/progress.hpp
   asio/rank_call.hpp
   asio/rendezvous.hpp
   asio/roster.hpp
   asio/settings.hpp
+  asio/socket_grid.hpp
   asio/socket_states.hpp
   asio/step_supervisor.hpp
   asio/tcp.hpp

@@ -14,14 +14,15 @@ fail() {
   exit 1
 }
 
-# refused TEXT COUNT ARGUMENT...: three ranks end with a failure, and COUNT of them say TEXT.
+# refused TEXT COUNT ARGUMENT...: `ranks` ranks end with a failure, and COUNT of them say TEXT.
+ranks=3
 refused() {
   text=$1
   count=$2
   shift 2
   status=0
   # shellcheck disable=SC2086
-  timeout 100 $mpirun -n 3 "$program" deadline=20000 "$@" >"$out" 2>&1 || status=$?
+  timeout 100 $mpirun -n $ranks "$program" deadline=20000 "$@" >"$out" 2>&1 || status=$?
   [ "$status" -ne 0 ] || fail "'$*' ended with 0"
   [ "$status" -ne 124 ] || fail "'$*' hangs"
   [ "$(grep -c "$text" "$out")" -ge "$count" ] || fail "'$*' does not say '$text' $count times"
@@ -41,3 +42,9 @@ refused 'a rank that was killed has no words' 0 fault=kill rank=1 at=2:1:B
 refused 'everybody waits for rank 1, which runs B 1 of stage 1' 2 fault=hang rank=1 at=2:1:B stall_deadline=2000
 refused 'mpi_rank: .*rank 2 differs from rank 0 in: ' 3 policy=zb_h1,zb_h1,zb_h2
 refused 'mpi_rank: .*MPI was initialized with MPI_THREAD_[A-Z]*; mpi::ranks needs MPI_THREAD_MULTIPLE' 3 level=1
+
+ranks=4
+refused 'mpi_rank: rank 3, .*: the toy broke' 4 replicas=2 fault=throw rank=3 at=1:2:F
+refused 'rank 3 (pipeline 1, replica 1), which runs F 2 of stage 1' 3 replicas=2 fault=hang rank=3 at=1:2:F \
+  stall_deadline=2000
+refused 'a rank that was killed has no words' 0 replicas=2 fault=kill rank=1 at=1:2:F

@@ -6,6 +6,7 @@
 
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/asio/rendezvous.hpp>
+#include <zbpp/model/grid.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/stage.hpp>
 
@@ -16,6 +17,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -32,6 +34,7 @@ namespace zbpp::test {
   std::map<std::string, std::string> given{
       {"steps", "4"},
       {"policy", "zb_h1"},
+      {"replicas", "1"},
       {"microbatches", "5"},
       {"deadline", "5000"},
       {"stall_deadline", "60000"},
@@ -141,26 +144,40 @@ class faulty : public toy::passes {
       at.at(second + 1)};
 }
 
+/// @return the grid of a run of as many replicas of the network as are asked for
+[[nodiscard]] inline grid_layout layout_of(
+    asio::rendezvous const& meeting, std::map<std::string, std::string> const& given) {
+  auto const replicas = std::stoi(given.at("replicas"));
+  return grid_layout({.pipeline = meeting.ranks() / replicas, .data = replicas}, meeting.ranks());
+}
+
 /// Trains the stages of a rank, and prints digests of losses and gradients.
+/// @param after_step  called behind each step
 template <class Backend>
 void train_faulty(
     asio::rendezvous const& meeting,
     Backend backend,
-    std::map<std::string, std::string> const& given) {
-  auto const planned =
-      toy_plan(given.at("policy"), meeting.ranks(), std::stoi(given.at("microbatches")));
+    std::map<std::string, std::string> const& given,
+    std::function<void()> const& after_step = [] {}) {
+  auto const layout = layout_of(meeting, given);
+  auto const own_rank = layout.coordinates(meeting.rank()).pipeline;
+  auto const planned = toy_plan(
+      given.at("policy"), layout.size(grid_axis::pipeline), std::stoi(given.at("microbatches")));
   auto all = toy::make_model(planned.problem().stages());
   auto const strikes = read_fault(given, meeting.rank());
   std::vector<faulty> objects;
-  for (int s : planned.problem().placement().stages_of(meeting.rank()))
+  for (int s : planned.problem().placement().stages_of(own_rank))
     objects.emplace_back(all[static_cast<std::size_t>(s)], strikes);
   std::vector<as_flow<faulty>> stages;
   for (auto& o : objects) stages.emplace_back(o);
   pipeline pipe(planned, std::move(backend), stages);
   digest losses;
-  for (int i = std::stoi(given.at("steps")); i > 0; --i) losses.add(pipe.step().losses);
+  for (int i = std::stoi(given.at("steps")); i > 0; --i) {
+    losses.add(pipe.step().losses);
+    after_step();
+  }
   digest gradients;
-  for (int s : planned.problem().placement().stages_of(meeting.rank()))
+  for (int s : planned.problem().placement().stages_of(own_rank))
     for (auto const& l : all[static_cast<std::size_t>(s)].layers) gradients.add(l.gradient);
   std::printf(
       "rank %d losses %016llx gradients %016llx\n",

@@ -58,6 +58,13 @@ struct agreement_item {
 /// Lists the same for a plan.
 [[nodiscard]] std::vector<agreement_item> fingerprint(plan const& planned);
 
+/// Names the item of a `grid_layout`.
+inline constexpr char const* grid_item = "grid_layout";
+
+/// @return whether an item of a fingerprint says what something costs or may take, or how its order
+///         was found, rather than what runs: the pipelines of a grid may differ in that
+[[nodiscard]] bool is_of_costs(agreement_item const& item);
+
 /// Names the items in which two lists differ, with both values where they are known, as in
 /// `costs of stage 3, policy (ZB-H1 here, ZB-V there)`; empty when they agree. Items belong
 /// together by name, so lists may differ in length and order; the second may be anything. Lists

@@ -14,6 +14,8 @@
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/asio/wire.hpp>
+#include <zbpp/error.hpp>
+#include <zbpp/model/grid.hpp>
 #include <zbpp/runtime/run_options.hpp>
 
 #include <cstddef>
@@ -34,6 +36,13 @@ class control_parts;
 class listener;
 
 }  // namespace detail
+
+/// Is the failure of the run as it is thrown where this rank waits for another one within a pass. A
+/// pass that throws it adds nothing to the failures of the run.
+class run_failure final : public error {
+ public:
+  explicit run_failure(error const& first) : error(first) {}
+};
 
 /// Holds a rank's place in a run: the connection to rank 0, the listener for data connections, and
 /// the io_loop of both.
@@ -86,11 +95,21 @@ class control {
   void unwatch(void const* owner) {
     if (watcher_ == owner) watch(nullptr, nullptr);
   }
+  /// Sets the grid that the ranks form, whose coordinates failures name from now on; null for none.
+  void lay_out(std::shared_ptr<grid_layout const> layout) noexcept { layout_ = std::move(layout); }
+  /// Keeps the watchdog if this is its owner, and forgets whose it is.
+  void disown_watchdog(void const* owner) noexcept {
+    if (watcher_ == owner) watcher_ = nullptr;
+  }
   /// Reports that something failed here, or that a peer (`at.rank`) seems lost. The first report to
   /// reach rank 0 is the failure of the run. Call only on the I/O thread.
   void report(rank_failure failure);
   /// @return whether a failure has ended the run. Call only on the I/O thread.
   [[nodiscard]] bool has_stopped() const noexcept;
+  /// @return whether this rank has been told that a failure has ended the run; any thread may ask
+  [[nodiscard]] bool is_told_of_failure() const noexcept;
+  /// @return the first failure of the run; only where `has_stopped`. Call only on the I/O thread.
+  [[nodiscard]] rank_failure first_failure() const;
   /// @return whether one has, and every rank that can be reached knows of it. Call only on the I/O
   ///         thread.
   [[nodiscard]] bool are_all_informed() const noexcept;
@@ -136,12 +155,19 @@ class control {
   after_step decision();
 
   /// Checks that all ranks hold the same as rank 0; a collective call. The run goes on if not.
+  /// @param of_some  what only the ranks of a group have to agree on
+  /// @param first    the first rank of that group
   /// @throws error (no_agreement), on all ranks the same, that says whose differs and in what; as
   ///         `collect`
-  void agree(std::span<agreement_item const> own);
+  void agree(
+      std::span<agreement_item const> own,
+      std::span<agreement_item const> of_some = {},
+      int first = 0);
 
  private:
   void join();
+  [[nodiscard]] rank_failure placed(rank_failure failure) const;
+  [[nodiscard]] std::vector<rank_failure> failures() const;
   void drain();
   void shut() noexcept;
 
@@ -154,6 +180,7 @@ class control {
   void const* watcher_ = nullptr;
   std::optional<rank_call> call_;  // that collective calls belong to
   std::int32_t pipelines_ = 0;
+  std::shared_ptr<grid_layout const> layout_;  // null where the ranks form none
   bool is_shut_ = false;
 };
 

@@ -7,6 +7,7 @@
 
 #include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/control.hpp>
+#include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/asio/socket_states.hpp>
@@ -86,7 +87,7 @@ class one_rank {
   one_rank(one_rank const&) = delete;
   one_rank& operator=(one_rank const&) = delete;
 
-  /// @return the rank of this process
+  /// @return the rank of this process in its pipeline
   [[nodiscard]] std::span<int const> ranks() const noexcept { return supervisor_.ranks(); }
   /// @return the memory of the rank: the heap, unless an executor says otherwise
   [[nodiscard]] static arena make_memory(int) { return arena(); }
@@ -131,13 +132,15 @@ class one_rank {
   /// @param calls          made when the run fails while a step runs
   /// @param shares_losses  whether all ranks get the losses of a step; all need the same
   /// @param more           what all have to agree on besides
+  /// @param ranks          which ranks of the run are those of the plan
   /// @throws as the constructor of `step_supervisor`
   one_rank(
       rendezvous& run,
       plan const& planned,
       failure_calls calls,
       bool shares_losses = false,
-      std::vector<agreement_item> more = {});
+      std::vector<agreement_item> more = {},
+      pipeline_ranks ranks = {});
   ~one_rank() = default;
 
   /// @return what takes part in the steps of the run

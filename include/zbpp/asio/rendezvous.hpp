@@ -20,6 +20,7 @@
 namespace zbpp::asio {
 
 class control;
+class socket_grid;
 
 namespace detail {
 
@@ -86,6 +87,7 @@ class rendezvous {
 
  private:
   friend class detail::channel_links;
+  friend class socket_grid;
 
   std::unique_ptr<control> control_;
   std::unique_ptr<detail::data_connector> connector_;  // for all pipelines

@@ -4,6 +4,7 @@
 // so that they never wait behind an activation, whatever carries those.
 #pragma once
 
+#include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/program.hpp>
@@ -41,12 +42,14 @@ class socket_states final : public state_link {
  public:
   /// @param program  what exchanges the states
   /// @param wake     notified when a state arrives or a connection is lost; outlives this
+  /// @param ranks    which ranks of the run are those of the program
   socket_states(
       rendezvous& run,
       program const& program,
       problem const& problem,
       wakeup& wake,
-      tcp_settings settings = {});
+      tcp_settings settings = {},
+      pipeline_ranks const& ranks = {});
   socket_states(socket_states const&) = delete;
   socket_states& operator=(socket_states const&) = delete;
   ~socket_states() override;
@@ -80,7 +83,7 @@ class socket_states final : public state_link {
   void report_needed(int awaited);
 
  private:
-  int rank_;
+  int rank_;  // in the pipeline
   arena memory_;
   std::unique_ptr<detail::channel_links> links_;
   std::unique_ptr<detail::tcp_transport> transport_;

@@ -6,6 +6,7 @@
 
 #include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/control.hpp>
+#include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/asio/rank_call.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/error.hpp>
@@ -32,20 +33,25 @@ class step_supervisor {
   /// Checks with all ranks that they have the same plan.
   /// @param calls  made when the run fails while a step runs
   /// @param more   what all have to agree on beside the plan
+  /// @param ranks  which ranks of the run are those of the plan; the pipelines of a grid have to
+  ///               agree on their programs, and the ranks of each on all of the plan
   /// @throws error (bad_argument) unless there is a process for each rank; (no_agreement) that
   ///         says who differs in what; the failure of the run
   step_supervisor(
       control& run,
       plan const& planned,
       failure_calls calls,
-      std::vector<agreement_item> const& more = {});
+      std::vector<agreement_item> const& more = {},
+      pipeline_ranks ranks = {});
   step_supervisor(step_supervisor const&) = delete;
   step_supervisor& operator=(step_supervisor const&) = delete;
   ~step_supervisor();
 
-  /// @return the rank of this process
+  /// @return the rank of this process in its pipeline
   [[nodiscard]] std::span<int const> ranks() const noexcept { return {&rank_, 1}; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
+  /// @return which ranks of the run are those of the pipeline
+  [[nodiscard]] pipeline_ranks const& places() const noexcept { return places_; }
   /// @return what connects it with the others
   [[nodiscard]] control& channel() const noexcept { return *control_; }
 
@@ -75,11 +81,13 @@ class step_supervisor {
   void report(failure const& own, std::optional<std::int64_t> step = {});
   /// Ends a step.
   void end();
-  /// Gives all ranks the losses of the step or evaluation that has ended; a collective call.
-  /// @param from  the rank of the last stage, which has them
+  /// Gives all ranks of the pipeline the losses of the step or evaluation that has ended; a
+  /// collective call of the run.
+  /// @param from  the rank of the last stage in the pipeline, which has them
   /// @throws the failure of the run
   void share(std::span<double> losses, int from);
-  /// Blocks until all ranks know all failures, and adds those of the others.
+  /// Blocks until all ranks know all failures, and adds those of the others. From then on their
+  /// ranks are those of the run.
   void settle(std::vector<failure>& failures);
   /// Does something outside of a step. If it throws, ends the run, so that no rank waits for this
   /// one.
@@ -91,7 +99,8 @@ class step_supervisor {
   void stop(rank_failure const& first) noexcept;
 
   control* control_;
-  int rank_;
+  pipeline_ranks places_;
+  int rank_;  // in the pipeline
   std::int32_t pipeline_;
   rank_call announced_;  // the last one
   failure_calls calls_;

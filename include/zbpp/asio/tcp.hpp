@@ -7,18 +7,23 @@
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/detail/tcp_transport.hpp>
 #include <zbpp/asio/one_rank.hpp>
+#include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/asio/settings.hpp>
+#include <zbpp/asio/socket_grid.hpp>
 #include <zbpp/asio/socket_states.hpp>
 #include <zbpp/asio/step_supervisor.hpp>
+#include <zbpp/model/grid.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/failure.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 
 #include <atomic>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -44,9 +49,18 @@ class tcp {
   /// Takes part in a run, which must outlive the pipeline.
   explicit tcp(rendezvous& run, tcp_settings settings = {}) noexcept
       : run_(&run), settings_(std::move(settings)) {}
+  /// Takes part in a run that is a grid, each of whose pipelines has the ranks of a plan. All
+  /// pipelines make the same calls in the same order; a failure in one ends all.
+  tcp(rendezvous& run, grid_layout layout, tcp_settings settings = {})
+      : run_(&run), layout_(std::move(layout)), settings_(std::move(settings)) {}
 
  private:
+  [[nodiscard]] pipeline_ranks ranks() const {
+    return layout_ ? pipeline_ranks(*layout_, run_->rank(), run_->ranks()) : pipeline_ranks();
+  }
+
   rendezvous* run_;
+  std::optional<grid_layout> layout_;
   tcp_settings settings_;
 };
 
@@ -58,6 +72,10 @@ class tcp::executor : public one_rank {
   ///         says who differs in what; the failure of the run
   executor(tcp by, plan const& planned);
 
+  /// @return what the rank knows of the grid; null where the run is none
+  [[nodiscard]] rank_grid* grid_of(int) noexcept {
+    return groups_ == nullptr ? nullptr : &groups_->grid();
+  }
   /// @return the wakeup that is notified when something arrives
   [[nodiscard]] wakeup* wakeup_of(int) noexcept { return &wakeup_; }
 
@@ -128,7 +146,9 @@ class tcp::executor : public one_rank {
   // What one program has of connections.
   struct links {
     links(executor& owner, program const& runs, std::vector<channel> channels)
-        : code(&runs), connections(*owner.run_, owner.wakeup_, std::move(channels)) {}
+        : code(&runs),
+          connections(
+              *owner.run_, owner.wakeup_, std::move(channels), owner.supervisor().places()) {}
 
     program const* code;
     detail::channel_links connections;
@@ -140,6 +160,7 @@ class tcp::executor : public one_rank {
   rendezvous* run_;
   tcp_settings settings_;
   wakeup wakeup_{0};
+  std::unique_ptr<socket_grid> groups_;  // null where the run is no grid
   std::list<links> links_;
 };
 

@@ -7,8 +7,10 @@
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/one_rank.hpp>
 #include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/socket_grid.hpp>
 #include <zbpp/asio/socket_states.hpp>
 #include <zbpp/asio/step_supervisor.hpp>
+#include <zbpp/model/grid.hpp>
 #include <zbpp/mpi/detail/progress_thread.hpp>
 #include <zbpp/mpi/detail/transport.hpp>
 #include <zbpp/mpi/rendezvous.hpp>
@@ -16,6 +18,7 @@
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/failure.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 #include <zbpp/runtime/state_link.hpp>
 
 #include <atomic>
@@ -48,9 +51,14 @@ class ranks {
   /// Takes part in a run, which must outlive the pipeline.
   explicit ranks(rendezvous& run, ranks_settings settings = {}) noexcept
       : run_(&run), settings_(std::move(settings)) {}
+  /// Takes part in a run that is a grid, each of whose pipelines has the ranks of a plan, as
+  /// `asio::tcp`. Calls of groups go by TCP.
+  ranks(rendezvous& run, grid_layout layout, ranks_settings settings = {})
+      : run_(&run), layout_(std::move(layout)), settings_(std::move(settings)) {}
 
  private:
   rendezvous* run_;
+  std::optional<grid_layout> layout_;
   ranks_settings settings_;
 };
 
@@ -87,6 +95,10 @@ class ranks::executor : public asio::one_rank {
   ///         says who differs in what; the failure of the run
   executor(mpi::ranks by, plan const& planned);
 
+  /// @return what the rank knows of the grid; null where the run is none
+  [[nodiscard]] rank_grid* grid_of(int) noexcept {
+    return groups_ == nullptr ? nullptr : &groups_->grid();
+  }
   /// @return the wakeup that is notified when something arrives
   [[nodiscard]] wakeup* wakeup_of(int) noexcept { return &wakeup_; }
   /// @return true: the rank has this process to itself
@@ -187,6 +199,7 @@ class ranks::executor : public asio::one_rank {
   rendezvous* run_;
   ranks_settings settings_;
   wakeup wakeup_{0};
+  std::unique_ptr<asio::socket_grid> groups_;  // null where the run is no grid
   std::list<program_part> parts_;
   std::optional<detail::progress_thread> progress_thread_;
 };

@@ -8,6 +8,8 @@
 #include <zbpp/asio/detail/io_parts.hpp>
 #include <zbpp/asio/detail/socket_fwd.hpp>
 #include <zbpp/asio/detail/text.hpp>
+#include <zbpp/asio/io_loop.hpp>
+#include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
@@ -194,6 +196,11 @@ using ::boost::system::error_code;
 /// Is a socket without the costs of a type-erased executor.
 using tcp_socket = net::basic_stream_socket<net::ip::tcp, net::io_context::executor_type>;
 
+/// Takes a connection over from its type-erased executor, and has it behave. Call only on the I/O
+/// thread.
+[[nodiscard]] tcp_socket own_socket(
+    accepted_socket connected, io_loop& loop, tcp_settings const& settings, error_code& failure);
+
 /// At most so many bytes are moved by a system call: few enough to be in the cache still when the
 /// other process copies them on (bench/bench_asio.cpp, stream).
 inline constexpr std::size_t most_moved = std::size_t{64} << 10;
@@ -203,6 +210,15 @@ struct channel_name {
   int number;
   channel ends;
   lost_handler const* on_lost;
+  std::string_view axis = {};  ///< of the group that it connects members of; else none
+
+  /// @return what it is called in an error
+  [[nodiscard]] std::string text() const {
+    auto const between = "rank " + std::to_string(ends.from) +
+                         (axis.empty() ? " to rank " : " and rank ") + std::to_string(ends.to);
+    if (axis.empty()) return "channel " + std::to_string(number) + " from " + between;
+    return "the connection of the " + std::string(axis) + " group between " + between;
+  }
 };
 
 /// Carries an end of a channel. All of it is for the I/O thread.
@@ -242,11 +258,7 @@ class channel_socket {
     if (!is_open()) return;
     shut();
     if (is_finished_) return;
-    (*name_.on_lost)(
-        name_.number,
-        "channel " + std::to_string(name_.number) + " from rank " +
-            std::to_string(name_.ends.from) + " to rank " + std::to_string(name_.ends.to) + ": " +
-            why);
+    (*name_.on_lost)(name_.number, name_.text() + ": " + why);
   }
 
   /// Writes some of the bytes, without waiting.

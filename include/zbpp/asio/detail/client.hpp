@@ -18,6 +18,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -263,6 +264,14 @@ class client final : public connection_owner {
   [[nodiscard]] state now() const noexcept { return state_; }
   /// @return whether the run has failed and every rank that can be reached knows of it
   [[nodiscard]] bool are_all_informed() const noexcept { return are_all_informed_; }
+  /// @return whether this rank knows that the run has failed; any thread may ask
+  [[nodiscard]] bool is_told_of_failure() const noexcept {
+    return is_told_of_failure_.load(std::memory_order_acquire);
+  }
+  /// @return what ended the run, or refused this rank; where something has
+  [[nodiscard]] rank_failure first_failure() const {
+    return first_ ? *first_ : failures_.empty() ? rank_failure{} : failures_.front();
+  }
   /// @return whether the other end may still be reading what was sent last
   [[nodiscard]] bool is_connected() const noexcept {
     return connection_ != nullptr && connection_->is_open();
@@ -313,6 +322,7 @@ class client final : public connection_owner {
     if (state_ != state::running) return;
     state_ = state::stopping;
     first_ = std::move(first);
+    is_told_of_failure_.store(true, std::memory_order_release);
     if (calls_of_failure_.on_failure)
       calls_of_failure_.on_failure(*first_);
     else
@@ -417,6 +427,7 @@ class client final : public connection_owner {
   bool is_settled_ = false;
   bool are_all_informed_ = false;  // of `first_`
   std::optional<rank_failure> first_;
+  std::atomic<bool> is_told_of_failure_{false};  // `first_` is set
   std::vector<rank_failure> own_;
   std::vector<rank_failure> failures_;
 };

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <zbpp/asio/detail/socket_fwd.hpp>
+#include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/program.hpp>
@@ -18,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,7 @@ class tcp_transport {
   /// Makes the ends of all channels that begin or end at `rank`; they are not connected yet.
   /// @param largest  the largest message of each channel in bytes, 0 where none is declared
   /// @param on_lost  called on the I/O thread, once per channel, when its connection is lost
+  /// @param bound_as  what `bind` calls the rank, where that is not `rank`
   /// @throws error (bad_argument), std::bad_alloc
   tcp_transport(
       io_loop& sockets,
@@ -52,7 +55,8 @@ class tcp_transport {
       std::vector<channel> const& channels,
       std::vector<bytes> const& largest,
       lost_handler on_lost,
-      tcp_settings settings = {});
+      tcp_settings settings = {},
+      std::optional<int> bound_as = {});
   tcp_transport(tcp_transport const&) = delete;
   tcp_transport& operator=(tcp_transport const&) = delete;
   /// Closes all connections and waits until no handler refers to this; for a quarter of a second at
@@ -165,7 +169,7 @@ class tcp_transport {
   [[nodiscard]] bool is_pending() const noexcept;
 
   io_loop* loop_;
-  int rank_;
+  int rank_;  // as `bind` calls it
   tcp_settings settings_;
   lost_handler on_lost_;
   std::vector<std::unique_ptr<outgoing>> out_;  // by channel; null where it begins elsewhere
@@ -182,8 +186,11 @@ class tcp_transport {
 /// Keeps the connections of a rank. It must not move once a transport is made.
 class channel_links {
  public:
-  /// @param wake  notified when a connection is lost
-  channel_links(rendezvous& run, wakeup& wake, std::vector<channel> channels);
+  /// @param channels  between ranks of the pipeline
+  /// @param ranks     which ranks of the run those are
+  /// @param wake      notified when a connection is lost
+  channel_links(
+      rendezvous& run, wakeup& wake, std::vector<channel> channels, pipeline_ranks const& ranks);
   channel_links(channel_links const&) = delete;
   channel_links& operator=(channel_links const&) = delete;
   ~channel_links() = default;
@@ -207,7 +214,8 @@ class channel_links {
   control* control_;
   data_connector* connector_;
   wakeup* wake_;
-  std::vector<channel> channels_;
+  int rank_;                       // of this process in the pipeline
+  std::vector<channel> channels_;  // between ranks of the run
   std::vector<std::string> lost_;  // by channel: why it is; touched on the I/O thread
   tcp_transport* transport_ = nullptr;
 };

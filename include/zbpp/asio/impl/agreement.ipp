@@ -201,6 +201,12 @@ ZBPP_INLINE std::vector<agreement_item> fingerprint(plan const& planned) {
   return fingerprint(planned.policy(), planned.problem(), planned.schedule(), planned.program());
 }
 
+ZBPP_INLINE bool is_of_costs(agreement_item const& item) {
+  auto const& name = item.name;
+  return name.starts_with("costs of stage ") || name == "transfers" || name == "memory limits" ||
+         name == "factors of microbatches" || name == "policy";
+}
+
 ZBPP_INLINE std::string differences(
     std::span<agreement_item const> own,
     std::span<agreement_item const> others,

@@ -10,6 +10,7 @@
 #include <zbpp/asio/detail/control_parts.hpp>
 #include <zbpp/asio/detail/io_parts.hpp>
 #include <zbpp/asio/detail/text.hpp>
+#include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>
@@ -91,7 +92,7 @@ ZBPP_INLINE bool control::are_all_informed() const noexcept {
 
 ZBPP_INLINE std::vector<rank_failure> control::settle(std::optional<rank_failure> own) {
   auto& member = parts_->member();
-  if (is_shut_) return member.failures();
+  if (is_shut_) return failures();
   bool const goes_on = loop_.exclusively([&] {
     if (own)
       member.report(std::move(*own));
@@ -110,7 +111,30 @@ ZBPP_INLINE std::vector<rank_failure> control::settle(std::optional<rank_failure
   });
   if (parts_->rank_0() != nullptr) drain();
   shut();
-  return member.failures();
+  return failures();
+}
+
+// Says where in the grid the rank of a failure is.
+ZBPP_INLINE rank_failure control::placed(rank_failure failure) const {
+  auto const rank = failure.location.rank;
+  if (layout_ != nullptr && rank >= 0 && rank < layout_->ranks())
+    failure.text +=
+        " (rank " + std::to_string(rank) + " is " + coordinates_text(*layout_, rank) + ")";
+  return failure;
+}
+
+ZBPP_INLINE std::vector<rank_failure> control::failures() const {
+  std::vector<rank_failure> all;
+  for (auto const& each : parts_->member().failures()) all.push_back(placed(each));
+  return all;
+}
+
+ZBPP_INLINE rank_failure control::first_failure() const {
+  return placed(parts_->member().first_failure());
+}
+
+ZBPP_INLINE bool control::is_told_of_failure() const noexcept {
+  return parts_->member().is_told_of_failure();
 }
 
 ZBPP_INLINE void control::check() {
@@ -179,26 +203,73 @@ ZBPP_INLINE after_step control::decision() {
   return *decided;
 }
 
-ZBPP_INLINE void control::agree(std::span<agreement_item const> own) {
+namespace detail {
+
+/// Is what a rank gives to be compared.
+struct agreement_part {
+  std::vector<agreement_item> items;    ///< all ranks agree on
+  std::vector<agreement_item> of_some;  ///< the ranks of a group agree on
+  std::int32_t first = 0;               ///< rank of the group
+
+  void put(wire_writer& to) const {
+    to.put(first).put(static_cast<std::uint32_t>(items.size()));
+    to.put(static_cast<std::uint32_t>(items.size() + of_some.size()));
+    for (auto const* list : {&items, &of_some})
+      for (auto const& item : *list) item.put(to);
+  }
+  [[nodiscard]] static agreement_part get(wire_reader& from) {
+    agreement_part part;
+    part.first = from.get<std::int32_t>();
+    auto const count = from.get<std::uint32_t>();
+    part.items = get_list(from, [&] { return agreement_item::get(from); });
+    auto const end = part.items.begin() +
+                     static_cast<std::ptrdiff_t>(std::min<std::size_t>(count, part.items.size()));
+    part.of_some.assign(end, part.items.end());
+    part.items.erase(end, part.items.end());
+    return part;
+  }
+};
+
+}  // namespace detail
+
+ZBPP_INLINE void control::agree(
+    std::span<agreement_item const> own, std::span<agreement_item const> of_some, int first) {
+  detail::agreement_part const given{
+      {own.begin(), own.end()}, {of_some.begin(), of_some.end()}, first};
   wire_writer to;
-  to.put(static_cast<std::uint32_t>(own.size()));
-  for (auto const& item : own) item.put(to);
+  given.put(to);
   call_name const named(*this, call_.value_or(rank_call{.kind = call_kind::agree}));
   auto const parts = collect(collective::all_gather, to.bytes());
-  auto const read = [](blob const& part) {
+  std::vector<detail::agreement_part> all;
+  for (auto const& part : parts) {
     wire_reader from(part);
-    return detail::get_list(from, [&] { return agreement_item::get(from); });
-  };
-  auto const first = read(parts.front());
-  std::string text;
-  for (std::size_t r = 1; r < parts.size(); ++r) {
-    auto const name = "rank " + std::to_string(r);
-    auto const differs = differences(read(parts[r]), first, "at " + name, "at rank 0");
-    if (!differs.empty())
-      text += (text.empty() ? "" : "; ") + name + " differs from rank 0 in: " + differs;
+    all.push_back(detail::agreement_part::get(from));
   }
+  std::string text;
+  auto const compare = [&](auto const& items, int rank, int other) {
+    auto const name = "rank " + std::to_string(rank);
+    auto const other_name = "rank " + std::to_string(other);
+    auto const found = differences(
+        all[zbpp::detail::index(rank)].*items,
+        all[zbpp::detail::index(other)].*items,
+        "at " + name,
+        "at " + other_name);
+    if (found.empty()) return true;
+    text += (text.empty() ? "" : "; ") + name + " differs from " + other_name + " in: " + found;
+    return false;
+  };
+  for (int rank = 1; rank < ranks(); ++rank) {
+    auto const other = all[zbpp::detail::index(rank)].first;
+    if (compare(&detail::agreement_part::items, rank, 0) && other >= 0 && other < ranks())
+      compare(&detail::agreement_part::of_some, rank, other);
+  }
+  bool const is_grid = std::ranges::find(all.front().items, grid_item, &agreement_item::name) !=
+                       all.front().items.end();
   if (!text.empty())
-    throw error(errc::no_agreement, text + "; start all ranks with the same problem and plan");
+    throw error(
+        errc::no_agreement,
+        text + "; start all ranks with the same " +
+            (is_grid ? "grid_layout, problem and plan" : "problem and plan"));
 }
 
 ZBPP_INLINE void control::join() {

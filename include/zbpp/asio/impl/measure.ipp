@@ -18,6 +18,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -99,10 +100,22 @@ struct cost_fields {
   return found;
 }
 
+/// Refuses a run of several pipelines, or of another number of ranks than those of a plan.
+/// @throws error (bad_argument)
+ZBPP_INLINE void check_ranks(rendezvous const& meeting, int ranks, char const* call) {
+  if (meeting.ranks() != ranks)
+    throw error(
+        errc::bad_argument,
+        std::string(call) + " takes a run of one pipeline: the run has " +
+            std::to_string(meeting.ranks()) + " ranks and the plan " + std::to_string(ranks) +
+            "; in a grid measure each pipeline by a rendezvous of its own");
+}
+
 /// Collects the passes of all ranks, each by its own clock.
 [[nodiscard]] ZBPP_INLINE timeline
 gather_passes(rendezvous& meeting, schedule const& order, timeline const& own) {
   using zbpp::detail::index;
+  check_ranks(meeting, order.ranks(), "gather_timeline");
   auto const passes = order.passes(meeting.rank());
   auto const row = in_order_of(passes, own[meeting.rank()]);
   wire_writer to;
@@ -187,6 +200,7 @@ gather_step(rendezvous& meeting, plan const& planned, step_result const& own) {
 
 ZBPP_INLINE std::vector<stage_costs> gather_costs(
     rendezvous& meeting, placement const& placement, std::span<stage_costs const> own) {
+  detail::check_ranks(meeting, placement.ranks(), "gather_costs");
   auto const parts = meeting.all_gather(detail::costs_to_blob(own));
   std::vector<stage_costs> all(zbpp::detail::index(placement.stages()));
   for (int rank = 0; rank < placement.ranks(); ++rank) {

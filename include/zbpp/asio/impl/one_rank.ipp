@@ -26,12 +26,14 @@ ZBPP_INLINE one_rank::one_rank(
     plan const& planned,
     failure_calls calls,
     bool shares_losses,
-    std::vector<agreement_item> more)
+    std::vector<agreement_item> more,
+    pipeline_ranks ranks)
     : supervisor_(
           run.control_channel(),
           planned,
           std::move(calls),
-          detail::with_losses(std::move(more), shares_losses)),
+          detail::with_losses(std::move(more), shares_losses),
+          std::move(ranks)),
       shares_losses_(shares_losses) {}
 
 }  // namespace zbpp::asio

@@ -40,8 +40,9 @@ ZBPP_INLINE socket_states::socket_states(
     program const& program,
     problem const& problem,
     wakeup& wake,
-    tcp_settings settings)
-    : rank_(run.rank()) {
+    tcp_settings settings,
+    pipeline_ranks const& ranks)
+    : rank_(ranks.in_pipeline(run.rank())) {
   auto channels = detail::channels_of(state_map(program));
   // No size is declared: what goes to the next rank grows with the layers of the model, and a stage
   // may have a few tied ones.
@@ -49,7 +50,7 @@ ZBPP_INLINE socket_states::socket_states(
   settings.largest_undeclared_message =
       std::max(settings.largest_undeclared_message, most_tied_layers * problem.tied_size());
   std::vector<bytes> const largest(channels.size(), 0);
-  links_ = std::make_unique<detail::channel_links>(run, wake, std::move(channels));
+  links_ = std::make_unique<detail::channel_links>(run, wake, std::move(channels), ranks);
   settings.records_messages = false;  // states are no messages of the program
   transport_ = links_->make_transport(largest, settings);
   transport_->bind(rank_, memory_, &wake);

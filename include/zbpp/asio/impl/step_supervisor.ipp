@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -43,28 +44,89 @@ namespace detail {
   return result;
 }
 
+/// @return whether a failure is that of the run, which has reached a pass that waits for another
+///         rank: nothing new about this one
+[[nodiscard]] ZBPP_INLINE bool comes_of_run(failure const& cause) {
+  try {
+    std::rethrow_exception(cause.exception);
+  } catch (run_failure const&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+/// @return a failure of this process with another place, which replaces that of an error
+[[nodiscard]] ZBPP_INLINE failure moved(failure cause, location const& at) {
+  if (cause.location == at) return cause;
+  cause.location = at;
+  try {
+    std::rethrow_exception(cause.exception);
+  } catch (error const& e) {
+    // An error of a type of its own stays what it is.
+    if (typeid(e) == typeid(error))
+      cause.exception =
+          std::make_exception_ptr(error(e.code(), std::string(e.message()), cause.location));
+  } catch (...) {
+  }
+  return cause;
+}
+
+/// Refuses a plan that has another number of ranks than there are processes for.
+/// @throws error (bad_argument)
+ZBPP_INLINE void check_ranks(control const& run, plan const& planned, pipeline_ranks const& ranks) {
+  auto const needed = std::to_string(planned.problem().ranks());
+  if (auto const& layout = ranks.layout(); layout != nullptr) {
+    auto const size = layout->size(grid_axis::pipeline);
+    if (size != planned.problem().ranks())
+      throw error(
+          errc::bad_argument,
+          "a pipeline of the grid_layout has " + std::to_string(size) + " ranks and the plan " +
+              needed + "; give the plan as many ranks as grid::pipeline says");
+  } else if (run.ranks() != planned.problem().ranks()) {
+    throw error(
+        errc::bad_argument,
+        "the run has " + std::to_string(run.ranks()) + " processes and the plan " + needed +
+            " ranks; there is one process for each rank");
+  }
+}
+
 }  // namespace detail
 
 ZBPP_INLINE step_supervisor::step_supervisor(
-    control& run, plan const& planned, failure_calls calls, std::vector<agreement_item> const& more)
+    control& run,
+    plan const& planned,
+    failure_calls calls,
+    std::vector<agreement_item> const& more,
+    pipeline_ranks ranks)
     : control_(&run),
-      rank_(run.rank()),
+      places_(std::move(ranks)),
+      rank_(places_.in_pipeline(run.rank())),
       pipeline_(run.number_pipeline()),
       calls_(std::move(calls)) {
-  if (run.ranks() != planned.problem().ranks())
-    throw error(
-        errc::bad_argument,
-        "the run has " + std::to_string(run.ranks()) + " processes and the plan " +
-            std::to_string(planned.problem().ranks()) +
-            " ranks; there is one process for each rank");
+  detail::check_ranks(run, planned, places_);
   auto items = fingerprint(planned);
+  std::vector<agreement_item> of_pipeline;
+  if (auto const& layout = places_.layout(); layout != nullptr) {
+    auto const of_all = std::stable_partition(
+        items.begin(), items.end(), [](agreement_item const& item) { return !is_of_costs(item); });
+    of_pipeline.assign(of_all, items.end());
+    items.erase(of_all, items.end());
+    items.push_back(make_item(grid_item, to_string(*layout)));
+  }
+  run.lay_out(places_.layout());
   items.insert(items.end(), more.begin(), more.end());
   call_name const named(run, making());
-  run.agree(items);
+  run.agree(items, of_pipeline, places_.in_run(0));
 }
 
 ZBPP_INLINE step_supervisor::~step_supervisor() {
-  if (watched_ != nullptr) control_->unwatch(watched_);
+  if (watched_ == nullptr) return;
+  // The pipelines of a grid do not wait for each other, and others may run on.
+  if (places_.layout() != nullptr)
+    control_->disown_watchdog(watched_);
+  else
+    control_->unwatch(watched_);
 }
 
 ZBPP_INLINE rank_call step_supervisor::connecting(bool is_first) const noexcept {
@@ -84,7 +146,10 @@ ZBPP_INLINE void step_supervisor::leave() { control_->leave_pipeline(pipeline_);
 ZBPP_INLINE void step_supervisor::begin(program const& program, step_status& status) {
   watched_ = &program;
   if (control_->watcher() != watched_)
-    control_->watch(detail::stall_detector(program, control_->settings().stall_deadline), watched_);
+    control_->watch(
+        detail::stall_detector(program, control_->settings().stall_deadline, places_.layout()),
+        watched_);
+  control_->lay_out(places_.layout());
   control_->board().begin_step(steps_);
   control_->loop().exclusively([&] {
     status_ = &status;
@@ -108,8 +173,9 @@ ZBPP_INLINE bool step_supervisor::has_stopped() {
 }
 
 ZBPP_INLINE void step_supervisor::report(failure const& own, std::optional<std::int64_t> step) {
-  if (!own.exception) return;
+  if (!own.exception || detail::comes_of_run(own)) return;
   auto described = detail::describe(own);
+  described.location = places_.in_run(described.location);
   if (step) described.text += " (in step " + std::to_string(*step) + ")";
   control_->loop().exclusively([&] { control_->report(std::move(described)); });
 }
@@ -129,7 +195,11 @@ ZBPP_INLINE void step_supervisor::share(std::span<double> losses, int from) {
   call_name const named(*control_, announced_);
   std::span<std::byte const> own;
   if (rank_ == from) own = std::as_bytes(losses);
-  auto const given = control_->collect(collective::broadcast, own, from).front();
+  // In a grid each pipeline has a rank that knows its losses.
+  bool const is_alone = places_.layout() == nullptr;
+  auto const parts = control_->collect(
+      is_alone ? collective::broadcast : collective::all_gather, own, is_alone ? from : 0);
+  auto const& given = parts[is_alone ? 0 : zbpp::detail::index(places_.in_run(from))];
   if (given.size() != losses.size_bytes())
     throw error(
         errc::bad_format,
@@ -139,7 +209,9 @@ ZBPP_INLINE void step_supervisor::share(std::span<double> losses, int from) {
 }
 
 ZBPP_INLINE void step_supervisor::settle(std::vector<failure>& failures) {
-  auto const own = std::exchange(failures, {});
+  std::vector<failure> own;
+  for (auto const& f : std::exchange(failures, {}))
+    if (!detail::comes_of_run(f)) own.push_back(detail::moved(f, places_.in_run(f.location)));
   auto add = [&](rank_failure const& f) {
     auto const here =
         std::ranges::find_if(own, [&](failure const& o) { return o.location == f.location; });

@@ -26,16 +26,25 @@ ZBPP_INLINE tcp::executor::executor(tcp by, plan const& planned)
           *by.run_,
           planned,
           {.on_failure = [this](rank_failure const&) { notify(&wakeup_); }},
-          by.settings_.share_losses),
+          by.settings_.share_losses,
+          {},
+          by.ranks()),
       run_(by.run_),
-      settings_(std::move(by.settings_)) {}
+      settings_(std::move(by.settings_)) {
+  if (!by.layout_) return;
+  prepare([&] {
+    groups_ = std::make_unique<socket_grid>(*run_, *by.layout_, wakeup_, settings_);
+    groups_->connect();
+  });
+}
 
 ZBPP_INLINE std::unique_ptr<detail::tcp_transport> tcp::executor::make_transport(
     program const& program, traffic const& messages, problem const& problem) {
   auto& own = links_.emplace_back(*this, program, messages.channels());
   auto made = own.connections.make_transport(largest_messages(messages, problem), settings_);
   if (exchanges_states(program)) {
-    own.states = std::make_unique<socket_states>(*run_, program, problem, wakeup_, settings_);
+    own.states = std::make_unique<socket_states>(
+        *run_, program, problem, wakeup_, settings_, supervisor().places());
     own.states->link_to(*made);
   }
   return made;
@@ -52,6 +61,7 @@ ZBPP_INLINE void tcp::executor::settle(std::vector<failure>& failures) {
   one_rank::settle(failures);
   for (auto const& each : links_)
     if (each.connections.transport() != nullptr) each.connections.transport()->close();
+  if (groups_ != nullptr) groups_->close();
 }
 
 ZBPP_INLINE tcp::executor::links& tcp::executor::links_of(detail::tcp_transport const& transport) {

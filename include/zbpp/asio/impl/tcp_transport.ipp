@@ -24,6 +24,7 @@
 #include <memory>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <optional>
 #include <string>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -44,8 +45,12 @@ ZBPP_INLINE tcp_transport::tcp_transport(
     std::vector<channel> const& channels,
     std::vector<bytes> const& largest,
     lost_handler on_lost,
-    tcp_settings settings)
-    : loop_(&sockets), rank_(rank), settings_(settings), on_lost_(std::move(on_lost)) {
+    tcp_settings settings,
+    std::optional<int> bound_as)
+    : loop_(&sockets),
+      rank_(bound_as.value_or(rank)),
+      settings_(settings),
+      on_lost_(std::move(on_lost)) {
   check(channels, largest);
   out_.resize(channels.size());
   in_.resize(channels.size());
@@ -82,7 +87,6 @@ ZBPP_INLINE tcp_transport::~tcp_transport() {
   loop_->run_until([this] { return !is_pending(); });
 }
 
-// Takes the connection over from its type-erased executor, and has it behave.
 [[nodiscard]] ZBPP_INLINE tcp_socket own_socket(
     accepted_socket connected, io_loop& loop, tcp_settings const& settings, error_code& failure) {
   tcp_socket own(loop.io().get_executor());
@@ -244,7 +248,7 @@ ZBPP_INLINE void tcp_transport::check(
 
 ZBPP_INLINE channel_name
 tcp_transport::name(std::size_t number, channel const& ends) const noexcept {
-  return {static_cast<int>(number), ends, &on_lost_};
+  return {static_cast<int>(number), ends, &on_lost_, {}};
 }
 
 ZBPP_INLINE incoming* tcp_transport::reverse_of(
@@ -295,11 +299,12 @@ ZBPP_INLINE bool tcp_transport::is_pending() const noexcept {
 }
 
 ZBPP_INLINE channel_links::channel_links(
-    rendezvous& run, wakeup& wake, std::vector<channel> channels)
+    rendezvous& run, wakeup& wake, std::vector<channel> channels, pipeline_ranks const& ranks)
     : control_(&run.control_channel()),
       connector_(run.connector_.get()),
       wake_(&wake),
-      channels_(std::move(channels)),
+      rank_(ranks.in_pipeline(run.rank())),
+      channels_(ranks.in_run(std::move(channels))),
       lost_(channels_.size()) {}
 
 ZBPP_INLINE std::unique_ptr<tcp_transport> channel_links::make_transport(
@@ -313,7 +318,8 @@ ZBPP_INLINE std::unique_ptr<tcp_transport> channel_links::make_transport(
         lost_[zbpp::detail::index(channel)] = std::move(why);
         notify(wake_);
       },
-      settings);
+      settings,
+      rank_);
 }
 
 ZBPP_INLINE io_loop& channel_links::loop() const noexcept { return control_->loop(); }

@@ -8,9 +8,13 @@
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/one_rank.hpp>
+#include <zbpp/asio/pipeline_ranks.hpp>
+#include <zbpp/asio/settings.hpp>
+#include <zbpp/asio/socket_grid.hpp>
 #include <zbpp/asio/socket_states.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/grid.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/mpi/detail/call.hpp>
@@ -21,7 +25,6 @@
 #include <chrono>
 #include <memory>
 #include <mpi.h>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,19 +82,35 @@ ZBPP_INLINE ranks::executor::executor(mpi::ranks by, plan const& planned)
           *by.run_,
           planned,
           {.on_failure = [this](asio::rank_failure const&) { notify(&wakeup_); }},
-          by.settings_.share_losses),
+          by.settings_.share_losses,
+          {},
+          by.layout_ ? asio::pipeline_ranks(*by.layout_, by.run_->rank(), by.run_->ranks())
+                     : asio::pipeline_ranks()),
       run_(by.run_),
       settings_(std::move(by.settings_)) {
   prepare([&] {
     detail::check_settings(settings_);
     if (settings_.progress_thread) progress_thread_.emplace(settings_.progress_interval);
+    if (!by.layout_) return;
+    if (by.layout_->size(grid_axis::pipeline) < run_->ranks())
+      zbpp::detail::require(
+          settings_.progress_thread,
+          "ranks_settings::progress_thread is false in a grid of several pipelines; set it to "
+          "true, so that messages go on while a pass waits for a rank beside its own");
+    groups_ = std::make_unique<asio::socket_grid>(
+        *run_,
+        *by.layout_,
+        wakeup_,
+        asio::tcp_settings{.largest_undeclared_message = settings_.largest_undeclared_message});
+    groups_->connect();
   });
 }
 
 ZBPP_INLINE std::unique_ptr<detail::transport> ranks::executor::make_transport(
     program const& program, traffic const& messages, problem const& problem) {
-  std::vector<int> places(zbpp::detail::index(problem.ranks()));
-  std::iota(places.begin(), places.end(), 0);
+  std::vector<int> places;
+  for (int rank = 0; rank < problem.ranks(); ++rank)
+    places.push_back(supervisor().places().in_run(rank));
   auto made = std::make_unique<detail::transport>(
       run_->communicator(),
       run_->take_tags(detail::transport::tags),
@@ -104,7 +123,8 @@ ZBPP_INLINE std::unique_ptr<detail::transport> ranks::executor::make_transport(
   parts_.remove_if([&](program_part const& gone) { return gone.messages == made.get(); });
   auto& own = parts_.emplace_back(program_part{&program, made.get(), nullptr});
   if (exchanges_states(program)) {
-    own.states = std::make_unique<asio::socket_states>(*run_, program, problem, wakeup_);
+    own.states = std::make_unique<asio::socket_states>(
+        *run_, program, problem, wakeup_, asio::tcp_settings(), supervisor().places());
     made->link_states(*own.states);
   }
   return made;
@@ -122,6 +142,7 @@ ZBPP_INLINE void ranks::executor::settle(std::vector<failure>& failures) {
   one_rank::settle(failures);
   for (auto const& each : parts_)
     if (each.states != nullptr) each.states->close();
+  if (groups_ != nullptr) groups_->close();
 }
 
 ZBPP_INLINE ranks::executor::program_part& ranks::executor::part_of(

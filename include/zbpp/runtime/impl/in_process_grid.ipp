@@ -5,6 +5,7 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/runtime/detail/byte_queue.hpp>
 #include <zbpp/runtime/in_process_grid.hpp>
 
 #include <algorithm>
@@ -26,42 +27,6 @@
 namespace zbpp {
 
 namespace detail {
-
-/// Queues what one member sends another. Memory of what was taken is used again.
-class byte_queue {
- public:
-  [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
-
-  void reserve(std::size_t messages, std::size_t most) {
-    while (ring_.size() < messages) add_place();
-    for (auto& place : ring_) place.reserve(most);
-  }
-
-  void push(std::span<std::byte const> head, std::span<std::byte const> body) {
-    if (count_ == ring_.size()) add_place();
-    auto& place = ring_[(first_ + count_++) % ring_.size()];
-    place.assign(head.begin(), head.end());
-    place.insert(place.end(), body.begin(), body.end());
-  }
-
-  void pop(std::vector<std::byte>& bytes) {
-    bytes.reserve(ring_[first_].capacity());  // as it comes here in turn
-    std::swap(bytes, ring_[first_]);
-    first_ = (first_ + 1) % ring_.size();
-    --count_;
-  }
-
- private:
-  void add_place() {
-    std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(first_), ring_.end());
-    first_ = 0;
-    ring_.emplace_back();
-  }
-
-  std::vector<std::vector<std::byte>> ring_;
-  std::size_t first_ = 0;
-  std::size_t count_ = 0;
-};
 
 /// Says whether a grid is over, and why.
 class grid_failure {
