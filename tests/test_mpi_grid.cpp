@@ -64,7 +64,7 @@ TEST_CASE("collective calls of a grid over MPI give what they promise", "[mpi][g
   }
 }
 
-TEST_CASE("the pipelines of a grid over MPI train with the bits of each alone", "[mpi][grid]") {
+TEST_CASE("replicas over MPI have the bits of one process that adds them up", "[mpi][grid]") {
   constexpr int steps = 9;
   constexpr int microbatches = 4;
   auto run = meet();
@@ -77,13 +77,17 @@ TEST_CASE("the pipelines of a grid over MPI train with the bits of each alone", 
       auto const placement = zbpp::placement::v_shape(2);
       std::vector<int> const tied{0, 3};
       auto const planned = zbpp::make_plan(
-          zbpp::zb_v{}, checked::make_problem(placement, microbatches, 87, tied), {.step = kind});
-      checked::model_settings const settings{
-          .stages = 4,
-          .first_batch = 100 * at.data,
-          .faults = {{3, at.data, at.data}},  // in the same step: all have one state
-          .tied = tied};
-      checked::model all(settings);
+          zbpp::zb_v{},
+          with_replicas(checked::make_problem(placement, microbatches, 87, tied), {.count = 2}),
+          {.step = kind});
+      std::vector<checked::model_settings> settings;
+      for (int replica = 0; replica < 2; ++replica)
+        settings.push_back(
+            {.stages = 4,
+             .first_batch = 100 * replica,
+             .faults = {{3 + replica, replica, replica}},
+             .tied = tied});
+      checked::model all(settings[index(at.data)]);
       auto const start = all.bits();
       std::vector<zbpp::stage_ref> own;
       for (int s : placement.stages_of(at.pipeline)) own.push_back(all.stages()[index(s)]);
@@ -102,7 +106,9 @@ TEST_CASE("the pipelines of a grid over MPI train with the bits of each alone", 
         for (std::size_t i = 0; i < bits.size(); ++i)
           if (bits[i] != start[i]) joined[i] = bits[i];
       }
-      CHECK((joined == checked::train_alone(settings, microbatches, steps, options).bits));
+      auto const expected = checked::train_replicas(
+          settings, std::vector<int>(std::size_t{steps}, microbatches), options);
+      CHECK((joined == expected[index(at.data)].bits));
     }
 }
 

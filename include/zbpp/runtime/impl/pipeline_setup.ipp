@@ -25,7 +25,10 @@ ZBPP_INLINE void check_replicas(
   auto const& problem = planned.problem();
   auto const& all = planned.program().instructions().all();
   bool const reduces = reduces_gradients(planned.program());
-  bool const steps = std::ranges::any_of(all, [](instruction const& i) { return i.is_step(); });
+  bool const steps = std::ranges::any_of(all, [](instruction const& i) { return i.is_step(); }) &&
+                     std::ranges::any_of(stages, [](stage_ref const& stage) {
+                       return stage.has_update() || static_cast<bool>(stage.optimizer());
+                     });
   auto const stated = reduces ? problem.replicas().count : 1;
   auto const found = grid.data().size();
   if (stated != found && (reduces || steps))
