@@ -6,6 +6,8 @@
 #   resuming       killed at random points and resumed it gives the parameters of a run that never
 #                  stopped, whatever number of ranks and policy goes on each time; a damaged
 #                  checkpoint ends it with status 2, a full disk with status 1
+#   replicas       several replicas give the bits of the sequential run that adds them up, and go on
+#                  from the checkpoint of another number of them
 #   explaining     what it tells of the passes of a typical step is what zbpp-plan tells from the files it writes, of
 #                  threads and of processes
 #   tcp            processes give the bits of the same run in one process and of the sequential run;
@@ -212,6 +214,19 @@ check_resuming() {
   ends 0 "resumed from the one before" run whole --resume
   says 'ZB-V.* yes '
   gives "$right" "resumed from the one before"
+}
+
+check_replicas() {
+  ends 0 "two replicas" here --data 2 --policy zb_v,one_f_one_b --steps 6 --layers 4
+  says ' yes ' 2
+  ends 0 "three, whose steps are validated" here --data 3 --microbatches 6 --policy zb_h2 --steps 6 --tied --clip 1
+  says 'ZB-H2.* yes '
+  keeps="--policy zb_h1 --steps 8 --checkpoint $folder --every 3"
+  ends 0 "two replicas that are saved" here --data 2 $keeps
+  rm -r "$folder/step-000008"
+  ends 0 "four that go on" here --data 4 $keeps --resume --no-reference
+  says '^resumed: .*step-000006'
+  says 'step *8 of 8'
 }
 
 check_explaining() {

@@ -45,6 +45,22 @@ slow_rank read_slow_rank(std::string const& given, options const& o) {
   return slow;
 }
 
+/// Refuses what several replicas cannot do.
+/// @throws setting_error
+void settle_replicas(options const& o) {
+  if (o.how.microbatches % o.how.replicas != 0)
+    throw setting_error(
+        "--data is " + std::to_string(o.how.replicas) + " and --microbatches is " +
+        std::to_string(o.how.microbatches) + "; each replica has as many of them, so give " +
+        std::to_string((o.how.microbatches / o.how.replicas + 1) * o.how.replicas));
+  if (o.by == transport::tcp)
+    throw setting_error("--data is for replicas on threads; leave --transport tcp out");
+  if (o.adapts)
+    throw setting_error(
+        "--adaptive changes the plan of one pipeline, and replicas need the same; leave --data or "
+        "--adaptive out");
+}
+
 /// Reads the command line.
 /// @return nothing when it asks for help, which is then printed
 /// @throws setting_error
@@ -61,6 +77,9 @@ std::optional<options> read_options(int argc, char const* const* argv) {
       "any time and go on with --resume, on as many ranks as you like: the bits are those of a "
       "run\n"
       "that never stopped.\n"
+      "With --data several replicas of the model train on parts of each step and add their "
+      "gradients\n"
+      "up; their bits are those of a plain loop that adds them up in the same order.\n"
       "With --transport tcp this is one rank of several processes, which torchrun, mpirun, srun or "
       "a\n"
       "shell loop starts (docs/launch.md), all with the same options. Rank 0 tells and writes, of "
@@ -89,7 +108,10 @@ std::optional<options> read_options(int argc, char const* const* argv) {
   auto* const ranks =
       app.add_option("--ranks", o.ranks, "Ranks of the pipeline; with tcp as many as were launched")
           ->check(whole_number(1, 64));
-  app.add_option("--microbatches", o.how.microbatches, "Microbatches of a step")
+  app.add_option("--data", o.how.replicas, "Replicas of the model, each a pipeline; on threads")
+      ->check(whole_number(1, 64));
+  app.add_option(
+         "--microbatches", o.how.microbatches, "Microbatches of a step, which replicas divide")
       ->check(whole_number(1, 1024));
   auto* const policies = app.add_option("--policy", o.policies, "Policies to run, by name")
                              ->transform(policy_name())
@@ -181,6 +203,7 @@ std::optional<options> read_options(int argc, char const* const* argv) {
         "the embedding, too; leave one of the two out");
   if (o.adapts && o.by == transport::tcp)
     throw setting_error("--adaptive moves stages between threads; leave --transport tcp out");
+  if (o.how.replicas > 1) settle_replicas(o);
   if (o.adapts && !o.names_policies) o.policies = {"greedy_auto"};
   if (!slow.empty()) o.slow = read_slow_rank(slow, o);
   if (o.divides_vocabulary && !o.names_policies && !o.adapts)

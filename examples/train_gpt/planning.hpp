@@ -6,10 +6,12 @@
 
 #include "stages.hpp"
 #include <zbpp/plan.hpp>
+#include <zbpp/runtime/in_process_grid.hpp>
 #include <zbpp/runtime/measure.hpp>
 #include <zbpp/train.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <limits>
@@ -124,6 +126,29 @@ struct choice {
   return zbpp::make_plan("measuring", split_backward(order), sizes);
 }
 
+/// Measures what adding gradients up over replicas in this process takes.
+[[nodiscard]] inline zbpp::replica_costs measure_sum(int replicas) {
+  constexpr std::size_t count = std::size_t{1} << 18U;
+  zbpp::replica_costs costs{.count = replicas};
+  zbpp::in_process_grid grid({.data = replicas});
+  grid.run([&](zbpp::grid_place const& place) {
+    auto& all = place.grid_of(0)->data();
+    std::vector<float> some(count, 1.0F);
+    auto least = std::numeric_limits<double>::max();
+    for (int i = 0; i < 5; ++i) {
+      all.barrier();
+      auto const start = std::chrono::steady_clock::now();
+      all.all_reduce(some);
+      std::chrono::duration<double, std::nano> const took =
+          std::chrono::steady_clock::now() - start;
+      least = std::min(least, took.count());
+    }
+    auto const moved = 4.0 * count * (replicas == 2 ? 1.0 : 2.0 * (replicas - 1) / replicas);
+    if (place.data() == 0) costs.time_per_byte = least / moved;
+  });
+  return costs;
+}
+
 /// Measures the problem of a placement in this process.
 /// @param order_of  gives an order of the problem whose times are not known yet
 [[nodiscard]] inline zbpp::problem measure_on_threads(
@@ -132,9 +157,11 @@ struct choice {
     zbpp::placement const& placement,
     std::function<zbpp::schedule(zbpp::problem const&)> const& order_of) {
   auto stages = make_stages(how, on, placement);
-  zbpp::problem const sizes(placement, how.microbatches, sizes_of(stages));
+  zbpp::problem const sizes(placement, how.own_microbatches(), sizes_of(stages));
   zbpp::pipeline pipe(plan_to_measure(order_of(sizes), sizes), zbpp::threads{}, stages);
-  return zbpp::measure(pipe);
+  auto measured = zbpp::measure(pipe);
+  return how.replicas == 1 ? measured
+                           : with_replicas(std::move(measured), measure_sum(how.replicas));
 }
 
 /// Gives all problems the quickest message among them: they are of one machine, and policies are

@@ -119,6 +119,7 @@ class ranks_apart final : public ranks_here {
       zbpp::plan const& planned,
       zbpp::step_kind,
       options const& o,
+      text const&,
       std::vector<chunk_stage>& stages,
       zbpp::training_state const& state,
       saver* save) override {

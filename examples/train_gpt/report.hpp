@@ -216,6 +216,7 @@ struct contender {
     if (c.kind == zbpp::step_kind::unchecked) {
       auto const profile = zbpp::activation_profile(c.plan->schedule(), c.plan->problem());
       lines.push_back({c.title + " predicted", c.plan->timeline(), profile});
+      lines.back().reductions = zbpp::reductions_of(c.plan->timeline(), c.plan->problem());
       lines.push_back({c.title + " measured", steps[typical], profile});
       continue;
     }

@@ -10,6 +10,7 @@
 #include <zbpp/io/run_progress.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/runtime/adaptive_pipeline.hpp>
+#include <zbpp/runtime/in_process_grid.hpp>
 #include <zbpp/runtime/interrupt.hpp>
 #include <zbpp/zbpp.hpp>
 
@@ -22,6 +23,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -244,6 +246,95 @@ inline void conclude(run_record& record, std::vector<chunk_stage> const& stages)
   run_record record{.name = planned.policy(), .first = state.steps, .keeps_times = true};
   run_display display(record, how, steps);
   take_steps(pipe, record, display, steps, steps_between_stops(planned), stages, save);
+  conclude(record, stages);
+  return record;
+}
+
+/// Is the pipeline of the first replica, which tells the others how many steps come next, and gets
+/// the losses of all, in the form of a pipeline without others.
+struct leading_replica {
+  zbpp::pipeline<zbpp::threads>* pipe;
+  zbpp::group* replicas;
+  run_record* record;
+  int microbatches;  // of all replicas
+
+  template <class Note>
+  void run(std::int64_t steps, Note const& note) {
+    tell(steps);
+    auto const first = record->losses.size();
+    std::vector<double> all;
+    pipe->run(steps, [&](zbpp::step_result const& step) {
+      all.insert(all.end(), step.losses.begin(), step.losses.end());
+      all.resize((record->losses.size() + 1 - first) * static_cast<std::size_t>(microbatches), 0.0);
+      note(step);
+    });
+    replicas->all_reduce(all);
+    for (auto& loss : std::span(record->losses).subspan(first)) {
+      auto const step = static_cast<std::size_t>(&loss - record->losses.data()) - first;
+      auto const own = std::span(all).subspan(
+          step * static_cast<std::size_t>(microbatches), static_cast<std::size_t>(microbatches));
+      loss = std::accumulate(own.begin(), own.end(), 0.0) / microbatches;
+    }
+  }
+  /// Says how many steps come next; 0 ends the run.
+  void tell(std::int64_t steps) const {
+    auto next = static_cast<float>(steps);  // at most a million, which a float holds
+    replicas->broadcast({&next, 1}, 0);
+  }
+  [[nodiscard]] zbpp::training_state state() const { return pipe->state(); }
+};
+
+/// Takes the steps that the first replica tells of.
+/// @param microbatches  of all replicas
+inline void follow(zbpp::pipeline<zbpp::threads>& pipe, zbpp::group& replicas, int microbatches) {
+  for (;;) {
+    float steps = 0;
+    replicas.broadcast({&steps, 1}, 0);
+    if (steps == 0) return;
+    std::vector<double> all;
+    pipe.run(static_cast<std::int64_t>(steps), [&](zbpp::step_result const& step) {
+      auto const own = step.losses.size();
+      all.resize(all.size() + own * static_cast<std::size_t>(replicas.place()), 0.0);
+      all.insert(all.end(), step.losses.begin(), step.losses.end());
+      auto const whole = static_cast<std::size_t>(microbatches);
+      all.resize((all.size() + whole - 1) / whole * whole, 0.0);
+    });
+    replicas.all_reduce(all);
+  }
+}
+
+/// Runs a plan on threads by several replicas of the model, which add their gradients up.
+/// @param stages  of the first replica; the parameters are as for `run_pipeline`
+[[nodiscard]] inline run_record run_replicas(
+    zbpp::plan const& planned,
+    training const& how,
+    text const& on,
+    zbpp::threads const& backend,
+    std::vector<chunk_stage>& stages,
+    zbpp::training_state const& state,
+    saver* save) {
+  auto const steps = how.optimizer.steps;
+  run_record record{.name = planned.policy(), .first = state.steps, .keeps_times = true};
+  run_display display(record, how, steps);
+  zbpp::in_process_grid grid({.pipeline = planned.problem().ranks(), .data = how.replicas});
+  grid.run([&](zbpp::grid_place const& place) {
+    auto own_backend = backend;
+    own_backend.place = place;
+    auto& replicas = place.grid_of(0)->data();
+    std::vector<chunk_stage> others;
+    if (place.data() > 0) {
+      others = make_stages(how, on, planned.problem().placement(), replica_number{place.data()});
+      copy_state(stages, others);
+    }
+    replicas.barrier();  // the first replica may change its stages now
+    auto& own = place.data() == 0 ? stages : others;
+    zbpp::pipeline pipe(planned, own_backend, own, options_of(how.optimizer));
+    pipe.resume(state);
+    if (place.data() > 0) return follow(pipe, replicas, how.microbatches);
+    leading_replica loop{&pipe, &replicas, &record, how.microbatches};
+    take_steps(loop, record, display, steps, steps_between_stops(planned), stages, save);
+    loop.tell(0);
+  });
   conclude(record, stages);
   return record;
 }

@@ -95,7 +95,9 @@ class reference_steps {
   std::int64_t updates_ = 0;                     // steps that were not skipped
 };
 
-/// Runs a step of the whole model without the optimizer: every microbatch to its end, in order.
+/// Runs a step of the whole model without the optimizer: every microbatch to its end, in order. The
+/// gradients of each replica's microbatches are added up for themselves, and then over the
+/// replicas.
 /// @param between  called before each microbatch; what it throws ends the step
 /// @return the mean loss, in nats a byte
 template <class Between>
@@ -109,13 +111,23 @@ double accumulate_gradients(
   auto scratch = array(size.scratch);
   kept const keep{until_b.data(), until_w.data(), gradients.data()};
   double total = 0.0;
+  auto const added = model.parameters().gradients();
+  std::vector<float> sums;
   for (int i = 0; i < how.microbatches; ++i) {
+    if (how.replicas > 1 && i > 0 && i % how.own_microbatches() == 0) {
+      sums.resize(added.size(), 0.0F);
+      bool const is_first = i == how.own_microbatches();
+      for (std::size_t k = 0; k < sums.size(); ++k)
+        sums[k] = is_first ? added[k] : sums[k] + added[k];
+      std::ranges::fill(added, 0.0F);
+    }
     between();
     batch const of(how.model, on, how.seed, step, i);
     total += model.forward(keep, of, nullptr, scratch.data(), nullptr);
     model.backward_input(keep, of, nullptr, scratch.data(), nullptr);
     model.backward_weight(keep, of, nullptr, scratch.data());
   }
+  for (std::size_t k = 0; k < sums.size(); ++k) added[k] = sums[k] + added[k];
   return total / how.microbatches;
 }
 

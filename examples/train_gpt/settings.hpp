@@ -106,8 +106,12 @@ struct optimizer_settings {
 struct training {
   model_config model;
   optimizer_settings optimizer;
-  int microbatches = 8;
+  int microbatches = 8;  ///< of a step, of all replicas together
+  int replicas = 1;      ///< of the model, which divide the microbatches of a step
   std::uint64_t seed = 1;
+
+  /// @return microbatches of one replica
+  [[nodiscard]] constexpr int own_microbatches() const { return microbatches / replicas; }
 };
 
 }  // namespace gpt

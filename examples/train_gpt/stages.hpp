@@ -35,18 +35,20 @@ struct stage_state {
 /// Is one stage: a chunk of the model and the optimizer of its parameters.
 class chunk_stage {
  public:
-  /// @param on     outlives the stage
-  /// @param stage  its place among all `stages` of the model
-  chunk_stage(training const& how, text const& on, int stages, int stage)
+  /// @param on       outlives the stage
+  /// @param stage    its place among all `stages` of the model
+  /// @param replica  of the model that it belongs to
+  chunk_stage(training const& how, text const& on, int stages, int stage, int replica = 0)
       : how_(how),
         text_(&on),
         stage_(stage),
+        first_microbatch_(replica * how.own_microbatches()),
         model_(how.model, layers_of_stage(how.model, stages, stage), how.microbatches, how.seed),
         optimizer_(how.optimizer, model_.parameters()) {}
 
   /// Is the life of one microbatch on this stage.
   zbpp::flow operator()(zbpp::microbatch mb) {
-    batch const of(how_.model, *text_, how_.seed, mb.step(), mb.index());
+    batch const of(how_.model, *text_, how_.seed, mb.step(), first_microbatch_ + mb.index());
     arrays keep;
     zbpp::message msg = co_await mb.recv_activation();
     co_await zbpp::F([&](zbpp::pass_context ctx) {
@@ -131,6 +133,7 @@ class chunk_stage {
         std::max(bytes_of(keeps.until_b + keeps.until_w), costs.weight_gradient_input);
     costs.edge = bytes_of(model_.is_last() ? 0 : model_.floats_out());
     costs.workspace = bytes_of(keeps.scratch);
+    if (how_.replicas > 1) costs.gradients = bytes_of(std::ssize(model_.parameters().values()));
     if (how_.model.is_tied && (model_.is_first() || model_.is_last()))
       costs.tied = bytes_of(how_.model.words * how_.model.width);
     // Values, gradients, what Adam keeps of them (SGD half of that), and, where the norm may amend
@@ -156,8 +159,14 @@ class chunk_stage {
   training how_;
   text const* text_;
   int stage_;
+  int first_microbatch_;  // of this replica, in a step
   chunk model_;
   gpt::optimizer optimizer_;
+};
+
+/// Tells a replica of the model from a rank of its pipeline.
+struct replica_number {
+  int number = 0;
 };
 
 /// Makes the stages of one rank, in the order of the model.
@@ -172,13 +181,30 @@ class chunk_stage {
 }
 
 /// Cuts the model in as many stages as a placement has.
-/// @param on  outlives the stages
+/// @param on       outlives the stages
+/// @param replica  of the model that they are
 [[nodiscard]] inline std::vector<chunk_stage> make_stages(
-    training const& how, text const& on, zbpp::placement const& placement) {
+    training const& how, text const& on, zbpp::placement const& placement, replica_number replica) {
   std::vector<chunk_stage> stages;
   stages.reserve(static_cast<std::size_t>(placement.stages()));
-  for (int s = 0; s < placement.stages(); ++s) stages.emplace_back(how, on, placement.stages(), s);
+  for (int s = 0; s < placement.stages(); ++s)
+    stages.emplace_back(how, on, placement.stages(), s, replica.number);
   return stages;
+}
+[[nodiscard]] inline std::vector<chunk_stage> make_stages(
+    training const& how, text const& on, zbpp::placement const& placement) {
+  return make_stages(how, on, placement, replica_number{});
+}
+
+/// Gives stages all that training has changed in others of the same cut.
+inline void copy_state(std::vector<chunk_stage>& from, std::vector<chunk_stage>& to) {
+  for (std::size_t s = 0; s < from.size(); ++s) {
+    auto const given = from[s].state();
+    auto const own = to[s].state();
+    std::ranges::copy(given.parameters, own.parameters.begin());
+    std::ranges::copy(given.mean, own.mean.begin());
+    std::ranges::copy(given.square, own.square.begin());
+  }
 }
 
 }  // namespace gpt
