@@ -57,16 +57,18 @@ class group_stream {
 
   // For the thread of the rank.
 
-  /// Sends a piece; never blocks.
-  /// @throws error (wrong_size) when it is larger than it may be
-  void send(std::span<std::byte const> head, std::span<std::byte const> body) {
-    auto const size = head.size() + body.size();
+  /// Refuses a piece that is larger than it may be.
+  /// @throws error (wrong_size)
+  void check(std::size_t size) const {
     if (size > most_)
       throw error(
           errc::wrong_size,
           "a collective call sends another member " + std::to_string(size) +
               " bytes at once; largest_undeclared_message of the settings allows " +
               std::to_string(most_));
+  }
+  /// Sends a piece whose size is right; never blocks.
+  void send(std::span<std::byte const> head, std::span<std::byte const> body) {
     {
       std::scoped_lock const lock(guard_);
       queue_.push(head, body);

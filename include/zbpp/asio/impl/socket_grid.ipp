@@ -98,6 +98,8 @@ class socket_link final : public group_link {
 
   void send(int to, std::span<std::byte const> head, std::span<std::byte const> body) override {
     auto& member = at(to);
+    member.stream.check(head.size() + body.size());
+    // Before: a member that has all it needs may be gone as soon as this has left.
     if (is_to_look(member)) look(member);
     member.stream.send(head, body);
   }
