@@ -31,6 +31,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace test_asio_grid {
@@ -325,6 +326,26 @@ TEST_CASE("a failure in one replica ends all, with its place", "[asio][grid]") {
       INFO("culprit " << culprit << (shares ? ", others in collective calls" : ""));
       check_thrown(thrown, "");
     }
+}
+
+TEST_CASE("a rank that asks without waiting is woken, and told of a failure", "[asio][grid]") {
+  auto const thrown = run_ranks(2, patient_settings(), [&](rendezvous& run) {
+    zbpp::wakeup wake{0};
+    socket_grid groups(run, grid_layout({}, 2), wake);
+    groups.connect();
+    auto& link = *groups.grid().data().link();
+    std::array<std::byte, 3> const head{std::byte{1}, std::byte{2}, std::byte{3}};
+    if (run.rank() == 0) {
+      link.send(1, head, {});
+      return run.fail("no more weights");
+    }
+    while (!link.has_arrived(0)) wake.wait(0);
+    std::vector<std::byte> bytes;
+    link.take(0, bytes);
+    expect(std::ranges::equal(bytes, head), "what was sent");
+    while (!link.has_arrived(0)) std::this_thread::yield();
+  });
+  CHECK(thrown == texts{"", "another rank failed: rank 0: no more weights"});
 }
 
 TEST_CASE("who does not come to a collective call is named", "[asio][grid]") {

@@ -197,7 +197,8 @@ TEST_CASE("the costs of all stages reach every process", "[asio][measure]") {
          .static_memory = 14 * n,
          .workspace = 15 * n,
          .tied = 16 * n,
-         .gradients = 17 * n});
+         .gradients = 17 * n,
+         .optimizer_state = 18 * n});
     if (s % 2 == 0) {
       all.back().backward_fused = 4 * n;
       all.back().recompute = 0;

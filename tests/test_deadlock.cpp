@@ -143,9 +143,9 @@ TEST_CASE(
     return std::to_string(found[layout].first) + " end, " + std::to_string(found[layout].second) +
            " are stuck";
   };
-  CHECK(counts(channel_layout::one_per_rank) == "275 end, 1102 are stuck");
-  CHECK(counts(channel_layout::one_per_pair) == "295 end, 1082 are stuck");
-  CHECK(counts(channel_layout::one_per_directed_pair) == "1248 end, 129 are stuck");
+  CHECK(counts(channel_layout::one_per_rank) == "283 end, 1142 are stuck");
+  CHECK(counts(channel_layout::one_per_pair) == "303 end, 1122 are stuck");
+  CHECK(counts(channel_layout::one_per_directed_pair) == "1293 end, 132 are stuck");
 }
 
 }  // namespace test_deadlock

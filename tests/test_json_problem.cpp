@@ -260,16 +260,18 @@ TEST_CASE("factors of microbatches read back to the bit, and factors of 1 are no
 }
 
 TEST_CASE("replicas read back to the bit, and one replica is not written", "[json]") {
-  auto const alone = read_problem(text_with(R"(, "gradients": 4096)"));
+  auto const alone = read_problem(text_with(R"(, "gradients": 4096, "optimizer_state": 8192)"));
+  CHECK(alone.costs(0).optimizer_state == 8192);
   CHECK(alone.costs(0).gradients == 4096);
   CHECK(write_problem(alone, time_unit::milliseconds).find("replicas") == std::string::npos);
   for (int trial = 0; trial < 100; ++trial) {
     ZBPP_SEEDED(values, trial);
     auto const problem = with_replicas(
         alone,
-        {.count = static_cast<int>(values.integer(1, 1000)),
+        {.count = static_cast<int>(values.integer(2, 1000)),
          .latency = values.integer(0, 1'000'000),
-         .time_per_byte = values.real(0, 2)});
+         .time_per_byte = values.real(0, 2),
+         .shards_optimizer = trial % 2 == 1});
     for (auto unit : all_units) CHECK(read_problem(write_problem(problem, unit)) == problem);
   }
   CHECK(
@@ -318,6 +320,8 @@ TEST_CASE("every malformed problem is refused at its key", "[json]") {
        "stages[0].forwards: found a key that is unknown here; expected forward, backward_input"},
       {text_with("", R"(, "x": 1)"), "x: found a key that is unknown here; expected ranks"},
       {text_with("", R"(, "replicas": {"latency": 1})"), "replicas: found no key 'count'"},
+      {text_with("", R"(, "replicas": {"count": 2, "shards_optimizer": 1})"),
+       "replicas.shards_optimizer: found 1; expected true or false"},
       {text_with("", R"(, "replicas": {"count": 0})"), "replicas.count: found 0; expected"},
       {text_with("", R"(, "replicas": {"count": 2, "latency": -1})"), "replicas.latency: found -1"},
       {text_with("", R"(, "microbatch_factors": 0.5)"),

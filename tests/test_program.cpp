@@ -32,7 +32,8 @@ TEST_CASE("an instruction is written as stage, kind, microbatch", "[program]") {
         "7ADD_T",
         "2STEP_NOW",
         "1REDUCE",
-        "1REDUCED"})
+        "1REDUCED",
+        "2GATHER"})
     CHECK(to_string(parse_instruction(text)) == text);
   CHECK(
       to_string(instruction{static_cast<instruction_kind>(zbpp::instruction_kinds), 1, 2}) ==

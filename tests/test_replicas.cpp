@@ -57,10 +57,11 @@ std::vector<model_settings> settings_of(
   return all;
 }
 
-problem with_gradients(problem const& alone, int replicas) {
+problem with_gradients(problem const& alone, int replicas, bool has_frozen_stage = false) {
   std::vector<zbpp::stage_costs> costs(alone.all_costs().begin(), alone.all_costs().end());
   for (std::size_t s = 0; s < costs.size(); ++s)
     costs[s].gradients = static_cast<zbpp::bytes>((1 + s % 2) * size_of_layer);
+  if (has_frozen_stage) costs[1].gradients = 0;
   return with_replicas(with_stages(alone, costs), {.count = replicas, .latency = 20});
 }
 
@@ -102,16 +103,16 @@ void forget_updates(std::vector<history>& all) {
 }
 
 template <class Visit>
-void for_each_plan(int ranks, int replicas, std::vector<int> const& tied, Visit visit) {
+void for_each_plan(int ranks, int replicas, model_settings const& settings, Visit visit) {
   for (auto const& placement : placements_to_run(ranks))
     for (auto const& policy : grid_policies()) {
       auto const m = ranks + 1;
-      auto own_tied = tied;
+      auto own_tied = settings.tied;
       if (!own_tied.empty()) own_tied = {0, placement.stages() - 1};
       if (!own_tied.empty() && placement.stages() < 2) continue;
       auto const alone = checked::make_problem(placement, m, 87, own_tied);
       if (!is_supported(policy, alone)) continue;
-      auto const problem = with_gradients(alone, replicas);
+      auto const problem = with_gradients(alone, replicas, settings.has_frozen_stage);
       for (auto const kind :
            {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated})
         visit(zbpp::make_plan(policy, problem, {.step = kind}), kind, own_tied);
@@ -124,7 +125,7 @@ void check(
   for_each_plan(
       ranks,
       replicas,
-      settings.tied,
+      settings,
       [&](plan const& planned, step_kind kind, std::vector<int> const& tied) {
         bool const is_agreed = kind != step_kind::unchecked;
         // A stage that steps by itself skips what is not finite only where ranks agree.
@@ -181,6 +182,143 @@ TEST_CASE("gradients are added up over steps first, and over replicas then", "[r
 
 TEST_CASE("tied weights and a frozen stage stay what they are in replicas", "[replicas]") {
   check(3, 2, {.uses_adamw = false, .tied = {0}}, {.clip = 1.5});
+  check(3, 2, {.has_frozen_stage = true}, {.clip = 1.5});
+}
+
+namespace {
+
+// Trains replicas that share the steps of each stage.
+// @return the weights of each, and how many moments all keep together
+struct sharded_outcome {
+  std::vector<std::vector<std::uint32_t>> weights;
+  std::vector<std::vector<double>> norms;
+  std::size_t moments = 0;
+  std::size_t most_moments = 0;
+};
+
+template <class Backend>
+sharded_outcome train_sharded(
+    plan const& planned,
+    Backend backend,
+    std::vector<model_settings> const& settings,
+    training_options const& options) {
+  in_process_grid whole(
+      {.pipeline = planned.problem().ranks(), .data = static_cast<int>(settings.size())});
+  sharded_outcome all;
+  all.weights.resize(settings.size());
+  all.norms.resize(settings.size());
+  std::vector<std::size_t> moments(settings.size());
+  whole.run([&](grid_place const& at) {
+    auto const n = static_cast<std::size_t>(at.data());
+    checked::model own(settings[n]);
+    auto place = backend;
+    place.place = at;
+    pipeline replica(planned, place, own.stages(), options);
+    for (int const count : {3, steps - 3})
+      replica.run(
+          count, [&](step_result const& step) { all.norms[n].push_back(step.update.norm); });
+    all.weights[n] = own.weight_bits();
+    moments[n] = own.moments();
+  });
+  for (auto const count : moments) {
+    all.moments += count;
+    all.most_moments = std::max(all.most_moments, count);
+  }
+  return all;
+}
+
+void check_sharded(
+    int ranks,
+    int replicas,
+    model_settings settings,
+    training_options const& options,
+    std::vector<step_kind> const& kinds) {
+  for (auto const& placement : placements_to_run(ranks))
+    for (auto const kind : kinds) {
+      settings.stages = placement.stages();
+      auto const m = ranks + 1;
+      auto const alone = with_gradients(
+          checked::make_problem(placement, m, 87, {}), replicas, settings.has_frozen_stage);
+      auto costs = alone.replicas();
+      costs.shards_optimizer = true;
+      auto const planned = zbpp::make_plan(
+          zbpp::greedy_auto{.search = {.seconds = 0.001}},
+          with_replicas(alone, costs),
+          {.step = kind,
+           .at_once = kind == step_kind::synchronous ? settings.at_once : std::vector<int>{}});
+      auto const all = settings_of(replicas, settings, m);
+      auto const expected = checked::train_replicas(all, std::vector<int>(steps, m), options);
+      std::vector<model_settings> const single{all.front()};
+      checked::model whole(all.front());
+      INFO(placement.name() << ", " << replicas << " replicas, kind " << static_cast<int>(kind));
+      for (auto const& found :
+           {train_sharded(planned, threads{}, all, options),
+            train_sharded(planned, virtual_time{}, all, options)}) {
+        for (std::size_t n = 0; n < all.size(); ++n) {
+          CHECK((found.weights[n] == found.weights.front()));
+          if (kind == step_kind::synchronous) CHECK(found.norms[n] == expected[n].norms);
+        }
+        // Moments follow the weights in the bits of the plain loop.
+        std::vector<std::uint32_t> const weights(
+            expected.front().bits.begin(),
+            expected.front().bits.begin() +
+                static_cast<std::ptrdiff_t>(found.weights.front().size()));
+        CHECK((found.weights.front() == weights));
+        CHECK(found.moments == whole.moments());
+        // A stage with one layer has it in one replica.
+        if (placement.stages() > 1 && !settings.has_frozen_stage)
+          CHECK(found.most_moments < whole.moments());
+      }
+    }
+}
+
+}  // namespace
+
+TEST_CASE("replicas that share the steps have the bits of those that take all", "[replicas]") {
+  auto const p = GENERATE(from_range(thinned<std::vector<int>>({1, 2, 3}, {2})));
+  for (int const replicas : {2, 3, 4})
+    check_sharded(p, replicas, {}, {}, {step_kind::unchecked, step_kind::synchronous});
+}
+
+TEST_CASE("shared steps are clipped, scaled, skipped and accumulated alike", "[replicas]") {
+  constexpr auto infinite = std::numeric_limits<float>::infinity();
+  training_options options;
+  options.clip = 1.2;
+  options.scaling = {.initial = 256, .growth_interval = 2, .largest = 1024};
+  check_sharded(
+      2,
+      3,
+      {.faults = {{2, 0, 1, infinite}, {5, 1, 0, infinite}}},
+      options,
+      {step_kind::synchronous});
+  check_sharded(2, 2, {.uses_adamw = false}, {.accumulate = 2}, {step_kind::unchecked});
+  check_sharded(3, 3, {.has_frozen_stage = true}, {.clip = 1e-3}, {step_kind::synchronous});
+  check_sharded(2, 2, {.at_once = {0}}, {.clip = 1.2}, {step_kind::synchronous});
+}
+
+TEST_CASE("steps that replicas cannot share are refused", "[replicas]") {
+  auto const refused = [&](std::vector<int> const& tied, step_kind kind) {
+    auto const alone = checked::make_problem(zbpp::placement::linear(2), 3, 87, tied);
+    return refusal([&] {
+      static_cast<void>(zbpp::make_plan(
+          zbpp::zb_h1{},
+          with_replicas(alone, {.count = 2, .shards_optimizer = true}),
+          {.step = kind}));
+    });
+  };
+  CHECK(
+      refused({}, step_kind::post_validated) ==
+      "a sharded optimizer gives weights to the other replicas, which cannot be taken back; lower "
+      "with step_kind::synchronous");
+  CHECK(
+      refused({0, 1}, step_kind::synchronous) ==
+      "shards_optimizer divides the layers of a stage, and tied weights need the sums of all "
+      "replicas; leave one of the two out");
+  CHECK(refusal([&] {
+          static_cast<void>(with_replicas(
+              checked::make_problem(zbpp::placement::linear(2), 3, 87, {}),
+              {.shards_optimizer = true}));
+        }) == "replicas: shards_optimizer is set and there is one replica; give a count above 1");
 }
 
 TEST_CASE("the failure of one replica ends the steps of all", "[replicas]") {

@@ -395,6 +395,7 @@ TEST_CASE("each option of a program has an effect", "[settings]") {
        }},
       {"at_once", [](auto& o) { o.at_once = {0}; }},
       {"reduces", [](auto& o) { o.reduces = true; }},
+      {"shards_optimizer", [](auto& o) { o.shards_optimizer = true; }},
       {"layout", [](auto& o) { o.layout = channel_layout::one_per_rank; }}};
   check_fields(fields, {.step = step_kind::synchronous}, [&](lower_options const& options) {
     return to_csv(lower(order, options));
@@ -420,7 +421,8 @@ TEST_CASE("each cost of a stage has an effect", "[settings]") {
       {"static_memory", [](auto& c) { c.static_memory = 10; }},
       {"workspace", [](auto& c) { c.workspace = 10; }},
       {"tied", [](auto& c) { c.tied = 64; }},
-      {"gradients", [](auto& c) { c.gradients = 4096; }}};
+      {"gradients", [](auto& c) { c.gradients = 4096; }},
+      {"optimizer_state", [](auto& c) { c.optimizer_state = 10; }}};
   check_fields(fields, test::uneven_costs(), [](stage_costs const& costs) {
     std::string text;
     auto const note = [&](std::string const&, plan const& planned) {
@@ -442,9 +444,11 @@ TEST_CASE("each cost of replicas has an effect", "[settings]") {
   changed_field<replica_costs> const fields[]{
       {"count", [](auto& c) { c.count = 3; }},
       {"latency", [](auto& c) { c.latency = 90; }},
-      {"time_per_byte", [](auto& c) { c.time_per_byte = 2; }}};
+      {"time_per_byte", [](auto& c) { c.time_per_byte = 2; }},
+      {"shards_optimizer", [](auto& c) { c.shards_optimizer = true; }}};
   auto costs = test::uneven_costs();
   costs.gradients = 4096;
+  costs.optimizer_state = 8192;
   problem const alone(placement::linear(2), 4, costs, 87);
   check_fields(fields, {.count = 2, .time_per_byte = 1}, [&](replica_costs const& replicas) {
     return std::to_string(times_of_steps(make_plan(zb_h1{}, with_replicas(alone, replicas))).alone);
@@ -754,6 +758,11 @@ TEST_CASE("each part of a timeline with a name is drawn", "[settings]") {
        [](auto& t) {
          auto const code = lower(order, {.step = step_kind::synchronous});
          t.updates = simulate_steps(code, linear, 1).updates;
+       }},
+      {"reductions",
+       [](auto& t) {
+         t.reductions = rows<timed_reduction>(
+             std::vector<std::vector<timed_reduction>>{{{0, 1, 2}}, {{1, 1, 2}}});
        }},
       {"path",
        [](auto& t) {

@@ -73,6 +73,13 @@ problem with_random_replicas(seeded_random& random, problem const& alone) {
        .time_per_byte = random.real(0, 0.2)});
 }
 
+// The same where replicas share the steps.
+problem with_shared_steps(problem const& alone) {
+  auto costs = alone.replicas();
+  costs.shards_optimizer = true;
+  return with_replicas(alone, costs);
+}
+
 // Runs steps under virtual time, and puts what each gave in rows.
 simulated_steps run(plan const& planned, int count, zbpp::virtual_time const& backend = {}) {
   checked::model all(
@@ -138,8 +145,10 @@ TEST_CASE("sums over replicas take what simulate_steps says, beside passes", "[s
   int hidden = 0;  // sums that end before the last pass of their rank
   for_each_random_case([&](schedule const& order, problem const& alone) {
     ZBPP_SEEDED(random, ++cases);
-    auto const problem = with_random_replicas(random, alone);
+    auto const replicated = with_random_replicas(random, alone);
     for (auto const kind : agreed) {
+      bool const is_shared = kind == step_kind::synchronous && alone.tied_stages().empty();
+      auto const problem = is_shared ? with_shared_steps(replicated) : replicated;
       auto const planned = zbpp::make_plan("tested", order, problem, {.step = kind});
       auto const said = simulate_steps(planned.program(), problem, 3);
       zbpp::in_process_grid whole({.pipeline = problem.ranks(), .data = problem.replicas().count});

@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -328,6 +329,21 @@ class model {
     for (std::size_t n = 1; n < tied.size(); ++n)
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += (*tied[n])[i];
     for (auto* gradient : tied) *gradient = sum;
+  }
+  /// @return all weights, bit by bit
+  [[nodiscard]] std::vector<std::uint32_t> weight_bits() const {
+    std::vector<std::uint32_t> bits;
+    for (auto const& m : maths_)
+      for (auto const& layer : m->weights())
+        for (float const w : layer) bits.push_back(std::bit_cast<std::uint32_t>(w));
+    return bits;
+  }
+  /// @return how many weights its optimizers keep moments for
+  [[nodiscard]] std::size_t moments() const {
+    std::size_t count = 0;
+    for (auto const& o : adamws_) count += o->mean().size();
+    for (auto const& o : sgds_) count += o->momentum().size();
+    return count;
   }
   /// @return all weights and moments, bit by bit
   [[nodiscard]] std::vector<std::uint32_t> bits() {

@@ -23,7 +23,8 @@ bool independent_check::has_each_once() const {
   bool const validations = has_validations();
   bool steps = validations;
   for (auto const& row : rows_)
-    for (auto const& i : row) steps = steps || i.is_step();
+    for (auto const& i : row)
+      steps = steps || i.is_step() || i.kind == instruction_kind::gather_weights;
   auto const tied = tied_stages();
   for (std::size_t r = 0; r < rows_.size(); ++r) {
     auto row = rows_[r];
@@ -37,8 +38,12 @@ bool independent_check::has_each_once() const {
           expected.push_back({kind, s, 0});
     for (int s : where_.stages_of(static_cast<int>(r)))
       if (reduces())
-        for (auto kind : {instruction_kind::start_reduction, instruction_kind::finish_reduction})
-          expected.push_back({kind, s, 0});
+        for (auto kind :
+             {instruction_kind::start_reduction,
+              instruction_kind::finish_reduction,
+              instruction_kind::gather_weights})
+          if (kind != instruction_kind::gather_weights || gathers())
+            expected.push_back({kind, s, 0});
     std::sort(row.begin(), row.end());
     std::sort(expected.begin(), expected.end());
     if (row != expected) return false;
@@ -217,6 +222,7 @@ std::vector<instruction> independent_check::needs_of(instruction const& i) const
       for (int k = 0; k < microbatches_; ++k) needs.push_back(weight_of(s, k));
       break;
     case finish_reduction: needs.push_back({start_reduction, s, 0}); break;
+    case gather_weights: needs = {{optimizer_step, s, 0}, {immediate_step, s, 0}}; break;
     case reduce_norm:
       for (int own : where_.stages_of(where_.rank_of(s))) {
         for (int k = 0; k < microbatches_; ++k) needs.push_back(weight_of(own, k));
@@ -284,6 +290,13 @@ bool independent_check::reduces() const {
   for (auto const& row : rows_)
     for (auto const& i : row)
       if (i.is_of_reduction()) return true;
+  return false;
+}
+
+bool independent_check::gathers() const {
+  for (auto const& row : rows_)
+    for (auto const& i : row)
+      if (i.kind == instruction_kind::gather_weights) return true;
   return false;
 }
 

@@ -83,6 +83,7 @@ class independent_check {
  private:
   [[nodiscard]] bool has_validations() const;
   [[nodiscard]] bool reduces() const;
+  [[nodiscard]] bool gathers() const;
   // Those that any instruction about tied weights names.
   [[nodiscard]] std::set<int> tied_stages() const;
   [[nodiscard]] std::vector<instruction> const& row(int rank) const {

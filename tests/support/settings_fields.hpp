@@ -19,9 +19,15 @@ namespace zbpp::test {
 template <class Settings>
 [[nodiscard]] consteval std::size_t count_of_fields() {
   static_assert(std::is_aggregate_v<Settings>);
-  if constexpr (requires {
-                  Settings{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
-                })
+  if constexpr (
+      requires {
+        Settings{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
+      })
+    return 19;
+  else if constexpr (
+      requires {
+        Settings{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
+      })
     return 18;
   else if constexpr (requires {
                        Settings{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};

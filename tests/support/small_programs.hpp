@@ -63,6 +63,10 @@ struct small_program {
       {"ZB-V, p = 2, m = 1, tied",
        lower(of(zb_v{}, placement::v_shape(2), 1), {.tied = {0, 1, 3}})},
       {"ZB-H1, p = 2, m = 2, replicas", lower(of(zb_h1{}, p2, 2), {.reduces = true})},
+      {"1F1B, p = 2, m = 2, replicas that share steps, synchronous",
+       lower(
+           of(one_f_one_b{}, p2, 2),
+           {.step = step_kind::synchronous, .reduces = true, .shards_optimizer = true})},
       {"ZB-V, p = 2, m = 1, tied, replicas, validated afterwards",
        lower(
            of(zb_v{}, placement::v_shape(2), 1),

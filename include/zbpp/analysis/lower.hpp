@@ -46,6 +46,10 @@ struct lower_options {
   /// and waited for behind the last pass of its rank. A plan does where its problem has replicas.
   /// None are with `step_kind::none`.
   bool reduces = false;
+  /// Whether each replica steps a share of each stage, and then gives its weights to the others;
+  /// with `reduces`, and not with `step_kind::post_validated`, whose steps may be taken back. A
+  /// plan does where its problem says so.
+  bool shards_optimizer = false;
   /// Which transfers share one queue. Where those of several directed pairs do, all
   /// transfers stand in one order that all ranks agree on: each receive where its rank is when the
   /// sender sends, if every pass took the same time. A receive takes its slot from there on, so a
@@ -57,7 +61,8 @@ struct lower_options {
 /// refuse: what is wrong in the order stays wrong in the program, at the same place.
 /// @throws error (bad_argument) when receive_ahead is negative, or not 0 with another layout than
 ///         one channel for each directed pair, or what is tied or at once is not stages in
-///         ascending order, or a stage is at once that is tied, or without synchronous steps
+///         ascending order, or a stage is at once that is tied, or without synchronous steps, or an
+///         optimizer is sharded without replicas or with steps that are validated afterwards
 /// @complexity O(passes), for `post_validated` and other layouts O(ranks * passes) at worst
 [[nodiscard]] program lower(schedule const& schedule, lower_options options = {});
 

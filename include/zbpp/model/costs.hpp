@@ -54,7 +54,7 @@ struct stage_costs {
   bytes output_gradient = 0;
   bytes recompute_input = 0;
   bytes edge = 0;           ///< what it sends forward; the gradient that comes back is as large
-  bytes static_memory = 0;  ///< weights and optimizer state
+  bytes static_memory = 0;  ///< weights and optimizer state, unless that is stated apart
   bytes workspace = 0;      ///< while a pass runs
   /// Gradients of the tied weights, once. All stages where this is not 0 have them, such as the
   /// first and the last one of a language model whose embedding is its output layer too; what W
@@ -62,6 +62,8 @@ struct stage_costs {
   bytes tied = 0;
   /// Gradients of all its weights, which the replicas of a pipeline add up.
   bytes gradients = 0;
+  /// What its optimizer keeps of the weights, beside `static_memory`; replicas may divide it.
+  bytes optimizer_state = 0;
 
   /// @return how long a pass of this stage takes
   [[nodiscard]] constexpr ticks of(pass_kind kind) const noexcept {
@@ -116,13 +118,25 @@ struct replica_costs {
   int count = 1;             ///< 1: there are no others, and nothing is added up
   ticks latency = 0;         ///< of a message
   double time_per_byte = 0;  ///< nanoseconds, of all that a rank sends to the other replicas
+  /// Whether each replica keeps the state of the optimizer for a share of the layers of a stage
+  /// alone, steps that share, and gives its weights to the others (ZeRO-1).
+  /// @source Rajbhandari et al., arXiv 1910.02054 sec. 5.1
+  bool shards_optimizer = false;
 
   /// @return what it takes to add up gradients over the replicas, so that each has the sums: the
   ///         exchange of everything between two, else that of the parts that each adds up, and then
-  ///         of their sums
+  ///         of their sums. With a sharded optimizer each needs those of its share alone
   /// @source Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in
   ///         MPICH (2005), sec. 4.5, with all pairs at once
   [[nodiscard]] ticks operator()(bytes gradients) const noexcept;
+  /// @return what it takes until each replica has all weights, where it has stepped a share of
+  /// them;
+  ///         0 where each steps all
+  [[nodiscard]] ticks gather_time(bytes weights) const noexcept;
+  /// @return what a rank keeps of the state of an optimizer
+  [[nodiscard]] constexpr bytes share_of_state(bytes state) const noexcept {
+    return shards_optimizer ? (state + count - 1) / count : state;
+  }
   /// @throws error (bad_argument) when a number is out of range
   void check() const;
 

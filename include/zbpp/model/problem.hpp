@@ -97,6 +97,16 @@ class problem {
   [[nodiscard]] ticks reduction_time(int stage) const noexcept {
     return replicas_(costs(stage).gradients);
   }
+  /// @return what it takes until each replica has all weights of a stage, where each steps a share
+  [[nodiscard]] ticks gather_time(int stage) const noexcept {
+    return replicas_.gather_time(costs(stage).gradients);
+  }
+  /// @return what a stage takes on its rank as long as the pipeline lives: weights, and what the
+  /// rank
+  ///         keeps of the state of the optimizer
+  [[nodiscard]] bytes fixed_memory(int stage) const noexcept {
+    return costs(stage).static_memory + replicas_.share_of_state(costs(stage).optimizer_state);
+  }
   /// @return the memory of a rank in bytes; nothing when there is no limit
   [[nodiscard]] std::optional<bytes> memory_limit(int rank) const noexcept {
     if (memory_limits_.empty()) return std::nullopt;

@@ -36,13 +36,14 @@ enum class instruction_kind : std::uint8_t {
   immediate_step,    ///< applies the gradients of a stage by what the stage knows itself
   start_reduction,   ///< gives the gradients of a stage to the sum over all replicas
   finish_reduction,  ///< waits for that sum; gives it to the stage
+  gather_weights,    ///< gives a stage the weights that the other replicas have stepped
 };
 
 /// Counts the kinds of instructions.
-inline constexpr int instruction_kinds = static_cast<int>(pass_kinds) + 12;
+inline constexpr int instruction_kinds = static_cast<int>(pass_kinds) + 13;
 static_assert(
     static_cast<std::size_t>(instruction_kind::send_activation) == pass_kinds &&
-    static_cast<int>(instruction_kind::finish_reduction) == instruction_kinds - 1);
+    static_cast<int>(instruction_kind::gather_weights) == instruction_kinds - 1);
 
 /// Tells a pass from other instructions.
 [[nodiscard]] constexpr bool is_pass(instruction_kind kind) noexcept {
@@ -50,7 +51,8 @@ static_assert(
 }
 
 /// @return the short form of a kind: F, B, W, BW, R, SEND_F, RECV_F, SEND_B, RECV_B, STEP, NORM,
-///         VALIDATE, SEND_T, ADD_T, STEP_NOW, REDUCE or REDUCED
+///         VALIDATE, SEND_T, ADD_T, STEP_NOW, REDUCE, REDUCED or
+///         GATHER
 [[nodiscard]] constexpr std::string_view to_string(instruction_kind kind) noexcept {
   switch (kind) {
     case instruction_kind::send_activation: return "SEND_F";
@@ -65,6 +67,7 @@ static_assert(
     case instruction_kind::immediate_step: return "STEP_NOW";
     case instruction_kind::start_reduction: return "REDUCE";
     case instruction_kind::finish_reduction: return "REDUCED";
+    case instruction_kind::gather_weights: return "GATHER";
     default: return to_string(static_cast<pass_kind>(kind));
   }
 }
@@ -89,9 +92,10 @@ struct instruction {
   [[nodiscard]] constexpr bool is_of_tied() const noexcept {
     return kind == instruction_kind::send_tied || kind == instruction_kind::add_tied;
   }
-  /// @return whether this is about the sum of gradients over replicas
+  /// @return whether this is about the other replicas of a stage
   [[nodiscard]] constexpr bool is_of_reduction() const noexcept {
-    return kind == instruction_kind::start_reduction || kind == instruction_kind::finish_reduction;
+    return kind == instruction_kind::start_reduction ||
+           kind == instruction_kind::finish_reduction || kind == instruction_kind::gather_weights;
   }
   /// @return whether this is about one microbatch; the microbatch of others is 0
   [[nodiscard]] constexpr bool has_microbatch() const noexcept {
@@ -187,6 +191,9 @@ class program {
 
 /// @return whether the gradients of a program's stages are added up over replicas
 [[nodiscard]] bool reduces_gradients(program const& program);
+
+/// @return whether replicas step shares of the stages of a program
+[[nodiscard]] bool shards_optimizer(program const& program);
 
 /// @return the stages whose weights are tied, in ascending order: those with a SEND_T
 [[nodiscard]] std::vector<int> tied_stages(program const& program);

@@ -85,6 +85,10 @@ class engine {
         replicas != nullptr && outputs == nullptr && reduces_gradients(program))
       reduction_ =
           std::make_unique<detail::gradient_reduction>(rank, program, problem, stages, *replicas);
+    for (int chunk = 0;
+         reduction_ != nullptr && agreement != nullptr && chunk < static_cast<int>(stages.size());
+         ++chunk)
+      agreement->use_states(chunk, reduction_->states_of(chunk));
     is_plain_ = early_w_ == nullptr && reduction_ == nullptr;
   }
 
@@ -336,13 +340,16 @@ class engine {
     return true;
   }
 
-  // Returns false when the sum over replicas is awaited.
+  // Returns false when the sum over replicas, or their weights, are awaited.
   bool reduce(ready_instruction const& i) {
     awaited_ = {};
     if (agreement_.part()->accumulates()) return true;
+    auto const ctx = flows_.context();
     if (i.kind == instruction_kind::finish_reduction)
-      return reduction_->finish(i.chunk, observer_, flows_.context());
-    reduction_->start(i.chunk, observer_, flows_.context());
+      return reduction_->finish(i.chunk, observer_, ctx);
+    if (i.kind == instruction_kind::gather_weights)
+      return reduction_->finish_gather(i.chunk, observer_, ctx);
+    reduction_->start(i.chunk, observer_, ctx);
     return true;
   }
 
@@ -362,6 +369,8 @@ class engine {
       if (state.run.has_update() && !part->accumulates()) state.run.update(part->settings(), ctx);
     }
     detail::spend(observer_, state.costs.optimizer_step);
+    if (reduction_ != nullptr && reduction_->is_sharded() && !agreement_.part()->accumulates())
+      reduction_->start_gather(chunk, observer_, ctx);
   }
 
   // Returns false when the instruction has to wait.
@@ -382,7 +391,8 @@ class engine {
       case instruction_kind::send_tied:
       case instruction_kind::add_tied: return sum_tied(i);
       case instruction_kind::start_reduction:
-      case instruction_kind::finish_reduction: return reduce(i);
+      case instruction_kind::finish_reduction:
+      case instruction_kind::gather_weights: return reduce(i);
       default: return agree(i.kind);
     }
   }

@@ -102,6 +102,27 @@ concept reducing_optimizer = optimizer<T> && requires(
   o.write_gradients(sums, ctx);
 };
 
+/// Models an optimizer that can step some of its layers alone, so that replicas share its work and
+/// its state (ZeRO-1).
+///
+/// `layer_size` is the number of weights of a layer; together they are as many as gradients.
+/// `share(first, last)` has it measure and step the layers from `first` to before `last` alone from
+/// now on, and keep state for no other; before the first step. `read_weights` and `write_weights`
+/// copy the weights of a layer. What they copy is host memory.
+template <class T>
+concept sharding_optimizer = reducing_optimizer<T> && requires(
+                                                          T& o,
+                                                          T const& fixed,
+                                                          int layer,
+                                                          std::span<float> copy,
+                                                          std::span<float const> values,
+                                                          pass_context ctx) {
+  { fixed.layer_size(layer) } -> std::convertible_to<std::int64_t>;
+  o.share(layer, layer);
+  o.read_weights(layer, copy, ctx);
+  o.write_weights(layer, values, ctx);
+};
+
 /// Refers to an optimizer of any type; to none at first.
 class optimizer_ref {
  public:
@@ -174,6 +195,24 @@ class optimizer_ref {
   void write_gradients(std::span<float const> sums, pass_context ctx) const {
     if (reduces()) calls_->write_gradients(object_, sums, ctx);
   }
+  /// @return whether it can step some of its layers alone
+  [[nodiscard]] bool shards() const noexcept {
+    return calls_ != nullptr && calls_->share != nullptr;
+  }
+  /// @return how many weights a layer has, where it can step some alone
+  [[nodiscard]] std::int64_t layer_size(int layer) const {
+    return calls_->layer_size(object_, layer);
+  }
+  /// Has it step the layers from `first` to before `last` alone.
+  void share(int first, int last) const { calls_->share(object_, first, last); }
+  /// Copies the weights of a layer.
+  void read_weights(int layer, std::span<float> copy, pass_context ctx) const {
+    calls_->read_weights(object_, layer, copy, ctx);
+  }
+  /// Replaces the weights of a layer.
+  void write_weights(int layer, std::span<float const> values, pass_context ctx) const {
+    calls_->write_weights(object_, layer, values, ctx);
+  }
 
  private:
   struct calls {
@@ -193,6 +232,11 @@ class optimizer_ref {
     std::int64_t (*gradient_count)(void const*) = nullptr;
     void (*read_gradients)(void*, std::span<float>, pass_context) = nullptr;
     void (*write_gradients)(void*, std::span<float const>, pass_context) = nullptr;
+    // Null unless it can step some of its layers alone.
+    std::int64_t (*layer_size)(void const*, int) = nullptr;
+    void (*share)(void*, int, int) = nullptr;
+    void (*read_weights)(void*, int, std::span<float>, pass_context) = nullptr;
+    void (*write_weights)(void*, int, std::span<float const>, pass_context) = nullptr;
   };
 
   template <class T>
@@ -235,6 +279,19 @@ class optimizer_ref {
       result.write_gradients = [](void* o, std::span<float const> sums, pass_context ctx) {
         static_cast<T*>(o)->write_gradients(sums, ctx);
       };
+    }
+    if constexpr (sharding_optimizer<T>) {
+      result.layer_size = [](void const* o, int layer) -> std::int64_t {
+        return static_cast<T const*>(o)->layer_size(layer);
+      };
+      result.share = [](void* o, int first, int last) { static_cast<T*>(o)->share(first, last); };
+      result.read_weights = [](void* o, int layer, std::span<float> copy, pass_context ctx) {
+        static_cast<T*>(o)->read_weights(layer, copy, ctx);
+      };
+      result.write_weights =
+          [](void* o, int layer, std::span<float const> values, pass_context ctx) {
+            static_cast<T*>(o)->write_weights(layer, values, ctx);
+          };
     }
     return result;
   }

@@ -115,7 +115,7 @@ ZBPP_INLINE std::vector<memory_peak> peak_evaluation_memory(
     edges.begin_row();
     memory_peak peak;
     bytes fixed = 0;
-    for (int s : code.placement().stages_of(rank)) fixed += problem.costs(s).static_memory;
+    for (int s : code.placement().stages_of(rank)) fixed += problem.fixed_memory(s);
     for (std::size_t i = 0; i < row.size(); ++i) {
       auto const note = messages.notes(rank)[i];
       auto const moving = edges.begin(row[i], note);

@@ -49,7 +49,7 @@ class lowering {
         incoming_(index(map_.size())) {
     if (options_.step == step_kind::post_validated) cut_ = passes_before_validation(schedule);
     if (options_.step == step_kind::none) {
-      options_.reduces = false;
+      options_.reduces = options_.shards_optimizer = false;
       options_.tied.clear();
     }
     for (int s : options_.tied) is_tied_[index(s)] = true;
@@ -62,7 +62,7 @@ class lowering {
     find_passes();
     collect_messages();
     for (int c = 0; c < map_.size(); ++c) open_in_order(incoming_[index(c)], map_.ends(c).second);
-    auto size = schedule_.passes().size() + index(5 * schedule_.stages() + 2 * schedule_.ranks());
+    auto size = schedule_.passes().size() + index(6 * schedule_.stages() + 2 * schedule_.ranks());
     for (auto const& messages : incoming_) size += 2 * messages.size();
     rows<instruction> result;
     result.reserve(index(schedule_.ranks()), size);
@@ -173,6 +173,9 @@ class lowering {
     if (options_.reduces) emit_reduced(rank, result);
     emit_tied(rank, result);
     if (options_.step > step_kind::unchecked) emit_agreement(rank, result);
+    if (options_.shards_optimizer)
+      for (int s : schedule_.placement().stages_of(rank))
+        result.push({instruction_kind::gather_weights, s, 0});
     result.end_row();
   }
 
@@ -278,6 +281,17 @@ ZBPP_INLINE program lower(schedule const& schedule, lower_options options) {
           errc::bad_argument,
           "at_once names it and its weights are tied, which step alike; leave it out of at_once",
           {.stage = s});
+  detail::require(
+      !options.shards_optimizer || options.reduces || options.step == step_kind::none,
+      "shards_optimizer divides the steps of replicas, and reduces is false; set both");
+  detail::require(
+      !options.shards_optimizer || options.step != step_kind::post_validated,
+      "a sharded optimizer gives weights to the other replicas, which cannot be taken back; lower "
+      "with step_kind::synchronous");
+  detail::require(
+      !options.shards_optimizer || options.tied.empty(),
+      "shards_optimizer divides the layers of a stage, and tied weights need the sums of all "
+      "replicas; leave one of the two out");
   bool const is_shared = options.layout != channel_layout::one_per_directed_pair;
   detail::require(
       !is_shared || options.receive_ahead == 0,

@@ -106,7 +106,7 @@ ZBPP_INLINE std::vector<memory_peak> peak_memory(
     auto const row = program.instructions(rank);
     memory_peak peak;
     bytes fixed = 0;
-    for (int s : program.placement().stages_of(rank)) fixed += problem.costs(s).static_memory;
+    for (int s : program.placement().stages_of(rank)) fixed += problem.fixed_memory(s);
     edges.begin_row();
     detail::walk_memory(
         row,

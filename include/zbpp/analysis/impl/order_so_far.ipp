@@ -48,7 +48,7 @@ ZBPP_INLINE order_so_far::order_so_far(problem const& problem)
     auto const stages = problem.placement().stages_of(r);
     stages_of_.emplace_back(stages.begin(), stages.end());
     for (int s : stages) {
-      rank.held += problem.costs(s).static_memory;
+      rank.held += problem.fixed_memory(s);
       rank.passes_left += 3 * m_;
       rank.forwards_left += time_from(forward, s, 0);
       rank.work_left += time_from(forward, s, 0) + time_from(backward, s, 0);

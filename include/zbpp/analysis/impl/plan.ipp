@@ -21,6 +21,7 @@ lower_for(schedule const& schedule, problem const& problem, lower_options option
   if (fits(schedule, problem)) {
     options.tied = problem.tied_stages();
     options.reduces = problem.replicas().count > 1;
+    options.shards_optimizer = problem.replicas().shards_optimizer;
   }
   return lower(schedule, std::move(options));
 }

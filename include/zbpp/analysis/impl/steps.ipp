@@ -52,8 +52,8 @@ class steps_walk {
     is_last_ = is_last;
     inputs_.emplace(problem_);
     tied_.assign(clocks_.size(), 0);
-    reducing_.assign(clocks_.size(), 0);
-    reduced_.assign(index(program_.stages()), 0);
+    exchanging_.assign(clocks_.size(), 0);
+    exchanged_.assign(index(program_.stages()), 0);
     tied_sent_ = 0;
     prefix_.assign(clocks_.size(), never);
     verdict_.assign(clocks_.size(), never);
@@ -116,8 +116,10 @@ class steps_walk {
     }
     if (i.kind == instruction_kind::reduce_norm) return reduce(rank, now);
     if (i.kind == instruction_kind::validate) return validate(rank, now);
-    if (i.kind == instruction_kind::start_reduction) start_reduction(rank, i.stage);
-    if (i.kind == instruction_kind::finish_reduction) now = std::max(now, reduced_[index(i.stage)]);
+    if (i.kind == instruction_kind::start_reduction)
+      start_exchange(rank, i.stage, problem_.reduction_time(i.stage));
+    if (i.kind == instruction_kind::finish_reduction || i.kind == instruction_kind::gather_weights)
+      now = std::max(now, exchanged_[index(i.stage)]);
     if (i.kind == instruction_kind::send_tied) send_tied(rank);
     if (i.kind == instruction_kind::add_tied) return add_tied(rank, now);
     if (i.is_step()) {
@@ -127,15 +129,16 @@ class steps_walk {
         updates_[index(rank)].back().is_early = true;
       }
       now += problem_.costs(i.stage).optimizer_step;
+      start_exchange(rank, i.stage, problem_.gather_time(i.stage));
     }
     return true;
   }
 
-  // Replicas are alike, so each is at the same place; the sums of one rank follow one another.
-  void start_reduction(int rank, int stage) {
-    auto& busy = reducing_[index(rank)];
-    busy = std::max(busy, clocks_[index(rank)]) + problem_.reduction_time(stage);
-    reduced_[index(stage)] = busy;
+  // Replicas are alike, so each is at the same place; the exchanges of one rank follow one another.
+  void start_exchange(int rank, int stage, ticks takes) {
+    auto& busy = exchanging_[index(rank)];
+    busy = std::max(busy, clocks_[index(rank)]) + takes;
+    exchanged_[index(stage)] = busy;
   }
 
   void send_tied(int rank) {
@@ -215,11 +218,11 @@ class steps_walk {
 
   // Of one step, by rank.
   std::optional<pass_inputs> inputs_;
-  std::vector<ticks> reducing_;  // until when sums over replicas are under way
-  std::vector<ticks> reduced_;   // when the sum of a stage is there; by stage
-  std::vector<ticks> tied_;      // arrival of the last gradients of tied weights so far
-  std::vector<ticks> prefix_;    // arrival of the states of the ranks before
-  std::vector<ticks> verdict_;   // arrival of the verdict
+  std::vector<ticks> exchanging_;  // until when the rank exchanges something with its replicas
+  std::vector<ticks> exchanged_;   // when that of a stage has ended; by stage
+  std::vector<ticks> tied_;        // arrival of the last gradients of tied weights so far
+  std::vector<ticks> prefix_;      // arrival of the states of the ranks before
+  std::vector<ticks> verdict_;     // arrival of the verdict
   std::vector<std::size_t> next_;
   std::size_t tied_sent_ = 0;  // stages whose gradients are on their way
 };

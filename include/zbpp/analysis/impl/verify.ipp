@@ -44,6 +44,7 @@ class verification {
         add_tied_at_(index(program.stages()), absent),
         reduce_at_(index(program.stages()), absent),
         reduced_at_(index(program.stages()), absent),
+        gather_at_(index(program.stages()), absent),
         norm_at_(index(program.ranks()), absent),
         validate_at_(index(program.ranks()), absent) {}
 
@@ -173,6 +174,7 @@ class verification {
       case instruction_kind::add_tied: return add_tied_at_[index(i.stage)];
       case instruction_kind::start_reduction: return reduce_at_[index(i.stage)];
       case instruction_kind::finish_reduction: return reduced_at_[index(i.stage)];
+      case instruction_kind::gather_weights: return gather_at_[index(i.stage)];
       default: return of(at_(i.stage, i.microbatch), i.kind);
     }
   }
@@ -197,13 +199,18 @@ class verification {
   void check_reductions() {
     using enum instruction_kind;
     auto const is_absent = [](std::int32_t position) { return position == absent; };
-    if (std::ranges::all_of(reduce_at_, is_absent) && std::ranges::all_of(reduced_at_, is_absent))
+    bool const gathers = !std::ranges::all_of(gather_at_, is_absent);
+    if (!gathers && std::ranges::all_of(reduce_at_, is_absent) &&
+        std::ranges::all_of(reduced_at_, is_absent))
       return;
     for (int s = 0; s < program_.stages(); ++s) {
       auto const begun_at = reduce_at_[index(s)];
       auto const ended_at = reduced_at_[index(s)];
       if (begun_at == absent) add_missing({start_reduction, s, 0}, ended_at);
       if (ended_at == absent) add_missing({finish_reduction, s, 0}, step_at_[index(s)]);
+      if (gathers && gather_at_[index(s)] == absent) add_missing({gather_weights, s, 0}, absent);
+      if (gathers && step_at_[index(s)] == absent)
+        add_missing({optimizer_step, s, 0}, gather_at_[index(s)]);
     }
   }
 
@@ -313,6 +320,7 @@ class verification {
       expect_order(rank, sum_at, send_tied_at_[index(s)]);
       expect_order(rank, sum_at, norm_at_[index(rank)]);
       expect_order(rank, sum_at, step_at_[index(s)]);
+      expect_order(rank, step_at_[index(s)], gather_at_[index(s)]);
       // Those of one rank travel by one channel, and are added in this order.
       for (int other : program_.placement().stages_of(rank))
         if (other < s) expect_order(rank, send_tied_at_[index(other)], send_tied_at_[index(s)]);
@@ -395,6 +403,7 @@ class verification {
   std::vector<std::int32_t> add_tied_at_;   // by stage
   std::vector<std::int32_t> reduce_at_;     // by stage
   std::vector<std::int32_t> reduced_at_;    // by stage
+  std::vector<std::int32_t> gather_at_;     // by stage
   std::vector<std::int32_t> norm_at_;       // by rank
   std::vector<std::int32_t> validate_at_;   // by rank
   bool validates_ = false;                  // whether any rank has a norm or a validation

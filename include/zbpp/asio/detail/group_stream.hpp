@@ -228,6 +228,7 @@ class group_stream {
           "found what is no piece of at most " + std::to_string(most_) + " bytes with the number " +
           std::to_string(number) + "; is " + "largest_undeclared_message the same on all ranks?");
     auto& place = place_of(number);
+    find_memory(number, static_cast<std::size_t>(next.size));
     try {
       place.resize(static_cast<std::size_t>(next.size));
     } catch (std::exception const&) {
@@ -236,6 +237,18 @@ class group_stream {
     fill_ = place.data();
     missing_ = place.size();
     is_reading_ = true;
+  }
+  // Prefers memory of a piece that was taken to new one, so that as many places have room for large
+  // pieces as there are such pieces at once.
+  void find_memory(std::uint64_t number, std::size_t size) noexcept {
+    auto& place = place_of(number);
+    // Acquire: what was taken is not touched any more.
+    auto const taken = taken_.load(std::memory_order_acquire);
+    for (auto before = number; before > 0 && place.capacity() < size; --before) {
+      if (number - before + 1 == most_waiting) return;
+      if (before - 1 < taken && place_of(before - 1).capacity() >= size)
+        std::swap(place, place_of(before - 1));
+    }
   }
   void finish_piece() noexcept {
     is_reading_ = false;

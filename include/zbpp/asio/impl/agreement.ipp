@@ -88,7 +88,7 @@ void put_all(wire_writer& to, std::span<Number const> values) {
 
 [[nodiscard]] ZBPP_INLINE agreement_item costs_item(int stage, stage_costs const& costs) {
   // Names all members, so that a new one does not compile until it is written here.
-  auto const& [f, b, w, fused, again, beside, beside_fused, norm, step, kept, for_w, added, for_r, edge, fixed, extra, tied, gradients] =
+  auto const& [f, b, w, fused, again, beside, beside_fused, norm, step, kept, for_w, added, for_r, edge, fixed, extra, tied, gradients, state] =
       costs;
   wire_writer content;
   content.put(f).put(b).put(w);
@@ -96,7 +96,7 @@ void put_all(wire_writer& to, std::span<Number const> values) {
     content.put(static_cast<std::uint8_t>(time.has_value())).put(time.value_or(0));
   content.put(norm).put(step);
   content.put(kept).put(for_w).put(added).put(for_r).put(edge).put(fixed).put(extra).put(tied);
-  content.put(gradients);
+  content.put(gradients).put(state);
   return make_item("costs of stage " + std::to_string(stage), content);
 }
 
@@ -112,9 +112,10 @@ void put_all(wire_writer& to, std::span<Number const> values) {
 }
 
 [[nodiscard]] ZBPP_INLINE agreement_item replicas_item(replica_costs const& replicas) {
-  auto const& [count, latency, time_per_byte] = replicas;
+  auto const& [count, latency, time_per_byte, shards] = replicas;
   wire_writer content;
   content.put(static_cast<std::int32_t>(count)).put(latency).put(time_per_byte);
+  content.put(static_cast<std::uint8_t>(shards));
   return make_item("replicas", content, std::to_string(count));
 }
 

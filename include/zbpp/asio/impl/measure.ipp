@@ -42,7 +42,8 @@ struct cost_fields {
       &stage_costs::static_memory,
       &stage_costs::workspace,
       &stage_costs::tied,
-      &stage_costs::gradients};
+      &stage_costs::gradients,
+      &stage_costs::optimizer_state};
   static constexpr std::array optional_numbers{
       &stage_costs::backward_fused,
       &stage_costs::recompute,

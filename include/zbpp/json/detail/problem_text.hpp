@@ -218,7 +218,7 @@ class problem_reader {
   }
 
   // The keys of a stage or layer.
-  static constexpr std::array<std::string_view, 20> names_{
+  static constexpr std::array<std::string_view, 21> names_{
       "forward",
       "backward_input",
       "backward_weight",
@@ -234,6 +234,7 @@ class problem_reader {
       "workspace",
       "tied",
       "gradients",
+      "optimizer_state",
       "output_gradient",
       "overlapped",
       "overlapped_fused",
@@ -241,7 +242,7 @@ class problem_reader {
       "reload"};
 
   [[nodiscard]] stage_costs read_costs(std::array<value, names_.size()> const& found) const {
-    auto const& [forward, backward_input, backward_weight, activation, weight_gradient_input, backward_fused, recompute, norm, optimizer_step, recompute_input, edge, fixed, workspace, tied, gradients, output_gradient, overlapped, overlapped_fused, offload, reload] =
+    auto const& [forward, backward_input, backward_weight, activation, weight_gradient_input, backward_fused, recompute, norm, optimizer_step, recompute_input, edge, fixed, workspace, tied, gradients, optimizer_state, output_gradient, overlapped, overlapped_fused, offload, reload] =
         found;
     for (auto const& host : {offload, reload})
       if (host) host.refuse(not_offloaded);
@@ -263,6 +264,7 @@ class problem_reader {
     costs.workspace = workspace ? size(workspace) : 0;
     costs.tied = tied ? size(tied) : 0;
     costs.gradients = gradients ? size(gradients) : 0;
+    costs.optimizer_state = optimizer_state ? size(optimizer_state) : 0;
     costs.output_gradient = output_gradient ? size(output_gradient) : 0;
     return costs;
   }
@@ -290,13 +292,20 @@ class problem_reader {
     });
   }
 
+  [[nodiscard]] static bool is_true(value const& from) {
+    if (!from.is(value_kind::boolean)) from.refuse("true or false");
+    return from.text() == "true";
+  }
+
   [[nodiscard]] replica_costs read_replicas(value const& from) const {
-    constexpr std::array<std::string_view, 3> names{"count", "latency", "time_per_size"};
-    auto const [count, latency, rate] = from.members(names, 1);
+    constexpr std::array<std::string_view, 4> names{
+        "count", "latency", "time_per_size", "shards_optimizer"};
+    auto const [count, latency, rate, shards] = from.members(names, 1);
     return {
         .count = static_cast<int>(whole(count, 1, 1 << 20)),
         .latency = latency ? time(latency, unit_) : 0,
-        .time_per_byte = rate ? real(rate, power_of(unit_), "a time per size") : 0};
+        .time_per_byte = rate ? real(rate, power_of(unit_), "a time per size") : 0,
+        .shards_optimizer = shards && is_true(shards)};
   }
 
   // A table [from][to], row by row; from a number where all pairs are the same.
@@ -466,6 +475,7 @@ class problem_writer {
     add_size("workspace", costs.workspace);
     add_size("tied", costs.tied);
     add_size("gradients", costs.gradients);
+    add_size("optimizer_state", costs.optimizer_state);
     return text + "}";
   }
 
@@ -485,7 +495,8 @@ class problem_writer {
   [[nodiscard]] std::string replicas_text() const {
     return "{\"count\": " + std::to_string(replicas_.count) +
            ", \"latency\": " + number_text(replicas_.latency, unit_) +
-           ", \"time_per_size\": " + scaled_text(replicas_.time_per_byte, power_of(unit_)) + "}";
+           ", \"time_per_size\": " + scaled_text(replicas_.time_per_byte, power_of(unit_)) +
+           (replicas_.shards_optimizer ? ", \"shards_optimizer\": true}" : "}");
   }
 
   [[nodiscard]] std::string limits_text() const {

@@ -37,6 +37,7 @@ class cost_sums {
     add_memory(c.activation);
     add_memory(c.output_gradient);
     add_memory(c.static_memory);
+    add_memory(c.optimizer_state);
   }
 
   /// @return the greater of both sums

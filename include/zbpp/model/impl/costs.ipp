@@ -46,6 +46,7 @@ ZBPP_INLINE void stage_costs::check(int stage) const {
   not_negative("workspace", workspace);
   not_negative("tied", tied);
   not_negative("gradients", gradients);
+  not_negative("optimizer_state", optimizer_state);
   not_negative("output_gradient", output_gradient);
   if (output_gradient > weight_gradient_input)
     refuse("output_gradient is more than weight_gradient_input; W keeps all that B adds for it, so "
@@ -72,15 +73,32 @@ ZBPP_INLINE void stage_costs::check(int stage) const {
     refuse("overlapped_fused must lie between max(F, BW) and F + BW");
 }
 
+namespace detail {
+
+/// @return what messages of replicas take that follow one another, with so many bytes in all
+[[nodiscard]] ZBPP_INLINE ticks
+exchange_time(replica_costs const& replicas, int rounds, double moved) noexcept {
+  constexpr ticks most = ticks{1} << 62;
+  auto const moving = moved * replicas.time_per_byte;
+  if (moving >= static_cast<double>(most) || replicas.latency >= most / 4) return most;
+  return std::min(most, rounds * replicas.latency + static_cast<ticks>(std::llround(moving)));
+}
+
+}  // namespace detail
+
 ZBPP_INLINE ticks replica_costs::operator()(bytes gradients) const noexcept {
   if (count == 1) return 0;
-  // With two replicas everything goes over once, with more in parts of which one stays, twice.
-  auto const rounds = count == 2 ? 1 : 2;
-  auto const share = count == 2 ? 1.0 : 2.0 * (count - 1) / count;
-  constexpr ticks most = ticks{1} << 62;
-  auto const moving = share * static_cast<double>(gradients) * time_per_byte;
-  if (moving >= static_cast<double>(most) || latency >= most / 4) return most;
-  return std::min(most, rounds * latency + static_cast<ticks>(std::llround(moving)));
+  auto const all = static_cast<double>(gradients);
+  auto const others = all * (count - 1) / count;
+  if (shards_optimizer) return detail::exchange_time(*this, 1, others);
+  // Between two replicas everything goes over once; of more in parts, of which one stays, twice.
+  return count == 2 ? detail::exchange_time(*this, 1, all)
+                    : detail::exchange_time(*this, 2, 2 * others);
+}
+
+ZBPP_INLINE ticks replica_costs::gather_time(bytes weights) const noexcept {
+  if (count == 1 || !shards_optimizer) return 0;
+  return detail::exchange_time(*this, 1, static_cast<double>(weights) * (count - 1) / count);
 }
 
 ZBPP_INLINE void replica_costs::check() const {
@@ -94,6 +112,8 @@ ZBPP_INLINE void replica_costs::check() const {
     refuse(
         "replicas: " + std::to_string(time_per_byte) +
         " ns per byte; a rate lies between 0 and 10^9 ns per byte");
+  if (shards_optimizer && count == 1)
+    refuse("replicas: shards_optimizer is set and there is one replica; give a count above 1");
 }
 
 ZBPP_INLINE transfer_costs::transfer_costs(ticks latency) : latency_{latency} { check(); }

@@ -42,6 +42,7 @@ ZBPP_INLINE stage_costs merge_layers(std::span<layer_costs const> layers) {
     sum.workspace = std::max(sum.workspace, layer.workspace);
     sum.tied = std::max(sum.tied, layer.tied);  // one stage needs them once
     sum.gradients += layer.gradients;
+    sum.optimizer_state += layer.optimizer_state;
     if (!layer.recompute) sum.recompute_input += layer.activation;
     if (layer.recompute && !is_made_again) sum.recompute_input += layer.recompute_input;
     if (layer.recompute) sum.recompute = sum.recompute.value_or(0) + *layer.recompute;

@@ -140,6 +140,7 @@ ZBPP_INLINE void problem::check_sums() const {
         if (other != s)
           sums.add_time(transfer_(placement_.rank_of(s), placement_.rank_of(other), c.tied));
     sums.add_time(reduction_time(s));
+    sums.add_time(gather_time(s));
     sums.add_memory(c.edge, 4);
     sums.add_memory(c.workspace);
   }

@@ -55,6 +55,12 @@ ZBPP_INLINE bool reduces_gradients(program const& program) {
   return false;
 }
 
+ZBPP_INLINE bool shards_optimizer(program const& program) {
+  for (auto const& i : program.instructions().all())
+    if (i.kind == instruction_kind::gather_weights) return true;
+  return false;
+}
+
 ZBPP_INLINE std::vector<int> tied_stages(program const& program) {
   std::vector<int> stages;
   for (auto const& i : program.instructions().all())

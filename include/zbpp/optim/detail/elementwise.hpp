@@ -59,6 +59,15 @@ class elementwise {
   void read_gradients(std::span<float> copy, pass_context);
   /// Replaces the gradients of each layer that is trained.
   void write_gradients(std::span<float const> sums, pass_context);
+  /// @return how many weights a layer has
+  [[nodiscard]] std::int64_t layer_size(int layer) const;
+  /// Measures and steps the layers from `first` to before `last` alone from now on, and keeps
+  /// moments for no other.
+  void share(int first, int last);
+  /// Copies the weights of a layer.
+  void read_weights(int layer, std::span<float> copy, pass_context);
+  /// Replaces the weights of a layer.
+  void write_weights(int layer, std::span<float const> values, pass_context);
   /// @return whether a layer has moments: one that was never trained has none
   [[nodiscard]] bool has_moments(int layer) const noexcept {
     return has_moments_[static_cast<std::size_t>(layer)] != 0;
@@ -110,6 +119,7 @@ class elementwise {
   std::vector<layer> layers_;
   std::vector<char> is_trained_;   // in the step that was begun last, by layer
   std::vector<char> has_moments_;  // by layer
+  std::vector<char> is_own_;       // by layer: it is measured and stepped here
   std::vector<std::vector<float>> moments_;
   // The weights of the layers that are trained, then, with copies, the moments.
   std::vector<std::vector<float>> kept_;

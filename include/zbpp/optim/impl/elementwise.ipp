@@ -40,6 +40,7 @@ ZBPP_EXACT ZBPP_INLINE double sum_of_squares(std::span<float const> values) {
 ZBPP_INLINE elementwise::elementwise(std::vector<layer> layers, int moments, undo_method undo)
     : layers_(std::move(layers)),
       is_trained_(layers_.size(), 1),
+      is_own_(layers_.size(), 1),
       moments_(static_cast<std::size_t>(moments)),
       undo_(undo),
       tied_weights_(detail::tied_weights(layers_)) {
@@ -106,7 +107,7 @@ ZBPP_INLINE void elementwise::hold(pass_context) {
 ZBPP_INLINE void elementwise::measure(std::span<gradient_state> states, pass_context) {
   locate();
   for (std::size_t i = 0; i < states.size(); ++i) {
-    if (is_trained_[i] == 0) continue;
+    if (is_trained_[i] == 0 || is_own_[i] == 0) continue;
     // No square of a float overflows a double, so the sum is finite where all of them are.
     auto const sum = sum_of_squares(layers_[i].gradients);
     states[i] = {sum, std::isfinite(sum)};
@@ -116,7 +117,8 @@ ZBPP_INLINE void elementwise::measure(std::span<gradient_state> states, pass_con
 ZBPP_INLINE void elementwise::step(step_settings const& step, pass_context) {
   locate();
   for (int i = 0; i < layers(); ++i)
-    if (is_trained_[static_cast<std::size_t>(i)] != 0) keep_moments(i, true);
+    if (auto const at = static_cast<std::size_t>(i); is_trained_[at] != 0 && is_own_[at] != 0)
+      keep_moments(i, true);
   step_ = step;
   if (step.is_final) {
     apply_all(change::both);
@@ -185,6 +187,30 @@ ZBPP_INLINE std::int64_t elementwise::gradient_count() const {
   return static_cast<std::int64_t>(count);
 }
 
+ZBPP_INLINE std::int64_t elementwise::layer_size(int layer) const {
+  return static_cast<std::int64_t>(weights(layer).size());
+}
+
+ZBPP_INLINE void elementwise::share(int first, int last) {
+  for (int i = 0; i < layers(); ++i) {
+    bool const is_own = first <= i && i < last;
+    is_own_[static_cast<std::size_t>(i)] = is_own ? 1 : 0;
+    if (!is_own) keep_moments(i, false);
+  }
+  for (auto& each : moments_) each.shrink_to_fit();
+}
+
+ZBPP_INLINE void elementwise::read_weights(int layer, std::span<float> copy, pass_context) {
+  std::ranges::copy(weights(layer), copy.begin());
+}
+
+ZBPP_INLINE void elementwise::write_weights(
+    int layer, std::span<float const> values, pass_context) {
+  auto& found = layers_[static_cast<std::size_t>(layer)];
+  if (found.source != nullptr) found.source->locate_weights(found);
+  std::ranges::copy(values, found.weights.begin());
+}
+
 ZBPP_INLINE void elementwise::read_gradients(std::span<float> copy, pass_context) {
   locate();
   auto to = copy.begin();
@@ -210,7 +236,7 @@ ZBPP_INLINE void elementwise::apply_all(change part) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     auto const& l = layers_[i];
     auto const size = l.weights.size();
-    if (is_trained_[i] != 0) {
+    if (is_trained_[i] != 0 && is_own_[i] != 0) {
       // A commit changes moments after the weights.
       auto const* const before = part == change::moments ? kept : l.weights.data();
       apply(step_, {before, l.weights.data(), l.gradients.data(), size, first, l.decays}, part);

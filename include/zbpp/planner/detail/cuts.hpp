@@ -58,6 +58,7 @@ namespace zbpp::detail {
   halve(&stage_costs::weight_gradient_input);
   halve(&stage_costs::static_memory);
   halve(&stage_costs::gradients);
+  halve(&stage_costs::optimizer_state);
   // Each part has to add what W needs beyond its activation, which a rounding can miss by one.
   second.output_gradient =
       std::max(rest_of(whole.output_gradient), second.weight_gradient_input - second.activation);

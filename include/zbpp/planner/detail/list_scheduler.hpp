@@ -94,7 +94,7 @@ inline constexpr ticks never = std::numeric_limits<ticks>::max();
   auto room = *limit;
   bytes workspace = 0;
   for (int s : problem.placement().stages_of(rank)) {
-    room -= problem.costs(s).static_memory;
+    room -= problem.fixed_memory(s);
     workspace = std::max(workspace, problem.costs(s).workspace);
   }
   return room - workspace;

@@ -51,7 +51,7 @@ namespace zbpp::detail {
   }
   for (int rank = 0; rank < problem.ranks(); ++rank) {
     bytes fixed = 0;
-    for (int s : problem.placement().stages_of(rank)) fixed += problem.costs(s).static_memory;
+    for (int s : problem.placement().stages_of(rank)) fixed += problem.fixed_memory(s);
     activation_count count(problem, order.passes(rank));
     bytes most = fixed;
     for (auto const& p : order.passes(rank)) {

@@ -91,7 +91,7 @@ struct rule_style {
     bytes room = *limit;
     for (int s : stages) {
       kept += weight-- * problem.costs(s).activation;
-      room -= problem.costs(s).static_memory;
+      room -= problem.fixed_memory(s);
     }
     if (kept > 0)
       share = std::min(

@@ -150,7 +150,7 @@ inline constexpr std::array<budget_call, 1> looped_budgets{interleaved_budget};
     bytes fixed = 0;
     bytes workspace = 0;
     for (int s : problem.placement().stages_of(rank)) {
-      fixed += problem.costs(s).static_memory;
+      fixed += problem.fixed_memory(s);
       workspace = std::max(workspace, problem.costs(s).workspace);
     }
     auto const sum = fixed + workspace + budget[index(rank)];

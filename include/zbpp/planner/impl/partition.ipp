@@ -135,7 +135,7 @@ class partition_search {
       bytes made_again = 0;
       for (int s : problem.placement().stages_of(rank)) {
         auto const& c = problem.costs(s);
-        held += c.static_memory + (c.recompute ? c.recompute_input : c.activation);
+        held += problem.fixed_memory(s) + (c.recompute ? c.recompute_input : c.activation);
         if (c.recompute) made_again = std::max(made_again, c.activation - c.recompute_input);
       }
       excess.push_back(held + made_again - *problem.memory_limit(rank));

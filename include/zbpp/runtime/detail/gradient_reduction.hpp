@@ -2,18 +2,21 @@
 //
 // Adds up the gradients of the stages of a rank over the replicas of its pipeline, beside the
 // passes that follow. Each sum is that of the replicas in their order, so all have the same bits,
-// and those of a run of any backend.
+// and those of a run of any backend. Where replicas share the steps of a stage, each gets the sums
+// of its layers alone, and gives their weights to the others.
 #pragma once
 
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/runtime/gradient_state.hpp>
 #include <zbpp/runtime/group_link.hpp>
 #include <zbpp/runtime/optimizer.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/stage.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -23,9 +26,10 @@ namespace zbpp::detail {
 
 /// Takes the part of one rank in the sums of a step.
 ///
-/// Of two replicas each sends all its gradients to the other. Of more, each adds up a part of those
-/// of all, and gives the sums to all. What arrives is taken up by `progress`, in any order of
-/// stages.
+/// Of two replicas each sends all its gradients to the other. Of more, each adds up a share of
+/// those of all, and gives the sums to all. Where they share the steps, a share is some layers, and
+/// in the place of sums go the states of their gradients, if ranks agree on steps, and their new
+/// weights. What arrives is taken up by `progress`, in any order of stages.
 class gradient_reduction {
  public:
   /// @param stages    those of the rank, in the order of the model
@@ -38,20 +42,14 @@ class gradient_reduction {
       group_link& replicas);
 
   /// Begins a step.
-  void begin_step() noexcept {
-    busy_until_ = 0;
-    awaited_ = none;
-    auto const rounds = replicas_->size() == 2 ? 1 : 2;
-    for (auto& left : left_) left = rounds * static_cast<int>(chunks_.size());
-  }
+  void begin_step() noexcept;
 
   /// Gives the gradients of a stage to the sum.
   template <class PassObserver>
   void start(int chunk, PassObserver const& observer, pass_context ctx) {
     auto& own = chunks_[index(chunk)];
-    busy_until_ = std::max(observer.arrival_of_send(own.takes), busy_until_ + own.takes);
-    own.ready = busy_until_;
-    send(own, ctx);
+    begin_exchange(own, own.takes, observer);
+    send_gradients(own, ctx);
   }
   /// @return whether the sum of a stage is begun and has not ended
   [[nodiscard]] bool is_open() const noexcept { return open_ > 0; }
@@ -65,18 +63,45 @@ class gradient_reduction {
   bool finish(int chunk, PassObserver& observer, pass_context ctx) {
     auto& own = chunks_[index(chunk)];
     progress();
-    awaited_ = chunk;
-    if (own.now != phase::done || !observer.has_arrived(own.ready)) return false;
-    awaited_ = none;
-    static_cast<void>(observer.reach(own.ready));
-    write(own, ctx);
+    if (own.now == phase::summed) write_sums(own, ctx);
+    if (!has_come(own, chunk, observer)) return false;
+    own.now = phase::closed;
+    --open_;
     return true;
   }
 
-  /// @return whether the rank waits for a sum
+  /// @return whether replicas share the steps of stages
+  [[nodiscard]] bool is_sharded() const noexcept { return is_sharded_; }
+  /// @return the states of the gradients of a stage behind `finish`, where ranks agree on steps
+  /// that
+  ///         replicas share; else null
+  [[nodiscard]] std::vector<gradient_state> const* states_of(int chunk) const noexcept {
+    return shares_states_ ? &chunks_[index(chunk)].states : nullptr;
+  }
+  /// Gives the weights of a stage that has stepped to the other replicas.
+  template <class PassObserver>
+  void start_gather(int chunk, PassObserver const& observer, pass_context ctx) {
+    auto& own = chunks_[index(chunk)];
+    begin_exchange(own, own.gather_takes, observer);
+    send_weights(own, ctx);
+  }
+  /// Gives a stage the weights that the other replicas have stepped, once they are there.
+  /// @return false while the rank has to wait for them
+  template <class PassObserver>
+  bool finish_gather(int chunk, PassObserver& observer, pass_context ctx) {
+    auto& own = chunks_[index(chunk)];
+    progress();
+    if (own.now == phase::weights && has_all(own, message_kind::weights)) own.now = phase::done;
+    if (!has_come(own, chunk, observer)) return false;
+    write_weights(own, ctx);
+    own.now = phase::closed;
+    return true;
+  }
+
+  /// @return whether the rank waits for a sum, or for weights
   [[nodiscard]] bool is_awaited() const noexcept { return awaited_ != none; }
   /// @param not_yet  what stands for a time that is not known
-  /// @return when the sum that the rank waits for is there
+  /// @return when what the rank waits for is there
   [[nodiscard]] ticks awaited_until(ticks not_yet) const noexcept {
     if (awaited_ == none || chunks_[index(awaited_)].now != phase::done) return not_yet;
     return chunks_[index(awaited_)].ready;
@@ -85,18 +110,23 @@ class gradient_reduction {
  private:
   static constexpr int none = -1;
 
-  // How far the sum of a stage is.
+  // How far a stage is.
   enum class phase : std::uint8_t {
     closed,
-    parts,  // waits for what this rank adds up
-    sums,   // waits for what the others have added up
+    parts,    // waits for what this rank adds up
+    sums,     // waits for what the others have added up
+    summed,   // this rank has the sums that it needs
+    states,   // waits for those of the layers of others
+    weights,  // waits for those of the layers of others
     done,
   };
+  enum class message_kind : std::int32_t { parts, sums, states, weights };
+  static constexpr std::size_t message_kinds = 4;
   // Stands in front of what replicas send each other.
   struct header {
     std::uint32_t mark = expected_mark;
     std::int32_t stage = 0;
-    std::int32_t are_sums = 0;
+    message_kind kind = message_kind::parts;
     std::int32_t unused = 0;
     std::int64_t count = 0;  // gradients of the stage
 
@@ -106,28 +136,60 @@ class gradient_reduction {
     int stage = 0;
     optimizer_ref optimizer;
     ticks takes = 0;
+    ticks gather_takes = 0;
     ticks ready = 0;
     phase now = phase::closed;
-    std::vector<float> gradients;  // of this replica, and then the sums
-    // By replica, what it sent; empty before.
-    std::vector<std::vector<std::byte>> parts;
-    std::vector<std::vector<std::byte>> sums;
+    std::vector<float> gradients;        // of this replica, and then the sums; or weights
+    std::vector<std::size_t> begins;     // of the share of each replica, and the end
+    std::vector<int> layers;             // first of each share, and their number; where sharded
+    std::vector<gradient_state> states;  // by layer
+    // By kind and replica, what it sent; empty before.
+    std::array<std::vector<std::vector<std::byte>>, message_kinds> received;
   };
 
-  void send(chunk_sum& own, pass_context ctx);
-  void send(chunk_sum const& own, int to, bool are_sums, std::span<float const> part);
+  template <class PassObserver>
+  void begin_exchange(chunk_sum& own, ticks takes, PassObserver const& observer) {
+    busy_until_ = std::max(observer.arrival_of_send(takes), busy_until_ + takes);
+    own.ready = busy_until_;
+  }
+  template <class PassObserver>
+  bool has_come(chunk_sum const& own, int chunk, PassObserver& observer) {
+    awaited_ = chunk;
+    if (own.now != phase::done || !observer.has_arrived(own.ready)) return false;
+    awaited_ = none;
+    static_cast<void>(observer.reach(own.ready));
+    return true;
+  }
+
+  [[nodiscard]] int size() const noexcept { return replicas_->size(); }
+  [[nodiscard]] int place() const noexcept { return replicas_->place(); }
+  [[nodiscard]] bool exchanges_all() const noexcept { return size() == 2 && !is_sharded_; }
+  [[nodiscard]] std::span<float> share_of(chunk_sum& own, int replica) const noexcept;
+  [[nodiscard]] std::size_t expected_size(chunk_sum& own, message_kind kind, int from) const;
+  [[nodiscard]] bool has_all(chunk_sum const& own, message_kind kind) const;
+  [[nodiscard]] std::span<std::byte const> part_from(
+      chunk_sum const& own, message_kind kind, int from) const;
+  void divide(chunk_sum& own) const;
+  void send(chunk_sum const& own, int to, message_kind kind, std::span<std::byte const> part);
+  void send_to_all(chunk_sum const& own, message_kind kind, std::span<std::byte const> part);
+  void send_gradients(chunk_sum& own, pass_context ctx);
+  void send_weights(chunk_sum& own, pass_context ctx);
   void accept(int from);
+  void advance(chunk_sum& own);
   void add_up(chunk_sum& own);
-  void gather(chunk_sum& own);
-  void write(chunk_sum& own, pass_context ctx);
+  void write_sums(chunk_sum& own, pass_context ctx);
+  void write_weights(chunk_sum& own, pass_context ctx);
 
   group_link* replicas_;
+  bool is_sharded_;
+  bool shares_states_;
   std::vector<chunk_sum> chunks_;
   // By replica: messages of this step that it has still to send. What comes behind them is of its
   // next step, or of its user.
   std::vector<int> left_;
-  std::vector<std::byte> bytes_;  // received last
-  std::vector<float> share_;      // that this rank adds up, for a moment
+  std::vector<std::byte> bytes_;                // received last
+  std::vector<float> share_;                    // that this rank adds up, for a moment
+  std::vector<std::array<double, 2>> numbers_;  // of the states of its layers, for a moment
   ticks busy_until_ = 0;
   int open_ = 0;
   int awaited_ = none;

@@ -50,6 +50,8 @@ class step_agreement {
     bool steps_at_once = false;  ///< it does not wait for the norm
     progress step = progress::none;
     bool is_finite = true;  ///< its gradients of this step, as far as they were measured
+    /// The states of its gradients, where they are known without measuring; else null.
+    std::vector<gradient_state> const* states = nullptr;
   };
 
   /// Says which step a rank validates, and what those before it do.
@@ -96,6 +98,10 @@ class step_agreement {
   /// Counts the step that was begun last as not run, whatever optimizers have done in it.
   void count_as_not_run() { resume(before_); }
 
+  /// Says where the states of the gradients of a stage are known; null: they are measured.
+  void use_states(int chunk, std::vector<gradient_state> const* states) noexcept {
+    chunks_[index(chunk)].states = states;
+  }
   /// Notes that the gradients of a stage are complete, and tells whoever asked to know.
   void complete_gradients(int chunk, pass_context ctx) const;
   /// @return whether it has a verdict for the rank before that belongs to the step that begins

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How gradients of replicas are exchanged and added up.
+// How gradients of replicas are exchanged and added up, and weights exchanged.
 #pragma once
 
 #include <zbpp/config.hpp>
@@ -24,55 +24,132 @@ ZBPP_INLINE gradient_reduction::gradient_reduction(
     problem const& problem,
     std::span<stage_ref const> stages,
     group_link& replicas)
-    : replicas_(&replicas), left_(index(replicas.size()), 0) {
+    : replicas_(&replicas),
+      is_sharded_(shards_optimizer(program)),
+      shares_states_(is_sharded_ && agrees_on_steps(program)),
+      left_(index(replicas.size()), 0) {
   for (int s : program.placement().stages_of(rank)) {
     auto& own = chunks_.emplace_back();
     own.stage = s;
     own.optimizer = stages[chunks_.size() - 1].optimizer();
     own.takes = problem.reduction_time(s);
+    own.gather_takes = problem.gather_time(s);
     own.gradients.resize(index(own.optimizer.gradient_count()));
-    own.parts.resize(index(replicas.size()));
-    own.sums.resize(index(replicas.size()));
+    own.states.resize(index(own.optimizer.layers()));
+    for (auto& of_kind : own.received) of_kind.resize(index(size()));
+    divide(own);
   }
   // What a replica sent changes places with these when it is taken, so all of them are as large.
   std::size_t most = 0;
-  for (auto const& own : chunks_) most = std::max(most, own.gradients.size());
+  for (auto const& own : chunks_)
+    most = std::max({most, own.gradients.size(), 4 * own.states.size()});
   share_.reserve(most);
   most = most * sizeof(float) + sizeof(header);
   bytes_.reserve(most);
   for (auto& own : chunks_)
-    for (auto* const all : {&own.parts, &own.sums})
-      for (auto& each : *all) each.reserve(most);
+    for (auto& of_kind : own.received)
+      for (auto& each : of_kind) each.reserve(most);
   // A replica may be a step ahead with what it gives to the sums.
-  replicas.reserve(3 * chunks_.size(), most);
+  replicas.reserve(message_kinds * chunks_.size(), most);
+}
+
+// Divides the gradients of a stage among the replicas: evenly, or by layers, where each then steps
+// its own.
+ZBPP_INLINE void gradient_reduction::divide(chunk_sum& own) const {
+  auto const count = own.gradients.size();
+  if (!is_sharded_) {
+    for (int replica = 0; replica <= size(); ++replica)
+      own.begins.push_back(count * index(replica) / index(size()));
+    return;
+  }
+  auto const layers = own.optimizer.layers();
+  int layer = 0;
+  std::size_t at = 0;
+  for (int replica = 0; replica <= size(); ++replica) {
+    // A layer belongs to the share in which its middle lies.
+    auto const end = replica == size() ? count : count * index(replica) / index(size());
+    while (layer < layers) {
+      auto const next = index(own.optimizer.layer_size(layer));
+      if (replica < size() && at + next / 2 >= end) break;
+      at += next;
+      ++layer;
+    }
+    own.begins.push_back(at);
+    own.layers.push_back(layer);
+  }
+  if (own.optimizer)
+    own.optimizer.share(own.layers[index(place())], own.layers[index(place()) + 1]);
+}
+
+ZBPP_INLINE void gradient_reduction::begin_step() noexcept {
+  busy_until_ = 0;
+  awaited_ = none;
+  auto const rounds = is_sharded_ ? (shares_states_ ? 3 : 2) : size() == 2 ? 1 : 2;
+  for (auto& left : left_) left = rounds * static_cast<int>(chunks_.size());
+}
+
+ZBPP_INLINE std::span<float> gradient_reduction::share_of(
+    chunk_sum& own, int replica) const noexcept {
+  auto const begin = own.begins[index(replica)];
+  return std::span<float>(own.gradients).subspan(begin, own.begins[index(replica) + 1] - begin);
 }
 
 ZBPP_INLINE void gradient_reduction::send(
-    chunk_sum const& own, int to, bool are_sums, std::span<float const> part) {
+    chunk_sum const& own, int to, message_kind kind, std::span<std::byte const> part) {
   header const head{
-      .stage = own.stage,
-      .are_sums = are_sums ? 1 : 0,
-      .count = static_cast<std::int64_t>(own.gradients.size())};
-  replicas_->send(to, std::as_bytes(std::span(&head, 1)), std::as_bytes(part));
+      .stage = own.stage, .kind = kind, .count = static_cast<std::int64_t>(own.gradients.size())};
+  replicas_->send(to, std::as_bytes(std::span(&head, 1)), part);
 }
 
-ZBPP_INLINE void gradient_reduction::send(chunk_sum& own, pass_context ctx) {
+ZBPP_INLINE void gradient_reduction::send_to_all(
+    chunk_sum const& own, message_kind kind, std::span<std::byte const> part) {
+  for (int to = 0; to < size(); ++to)
+    if (to != place()) send(own, to, kind, part);
+}
+
+ZBPP_INLINE void gradient_reduction::send_gradients(chunk_sum& own, pass_context ctx) {
   own.optimizer.read_gradients(own.gradients, ctx);
-  auto const all = std::span<float const>(own.gradients);
-  auto const size = replicas_->size();
-  for (int to = 0; to < size; ++to)
-    if (to != replicas_->place()) send(own, to, false, size == 2 ? all : part_of(all, to, size));
+  for (int to = 0; to < size(); ++to)
+    if (to != place())
+      send(
+          own,
+          to,
+          message_kind::parts,
+          std::as_bytes(exchanges_all() ? std::span<float>(own.gradients) : share_of(own, to)));
   own.now = phase::parts;
   ++open_;
-  add_up(own);
+  advance(own);
   progress();
 }
 
+ZBPP_INLINE void gradient_reduction::send_weights(chunk_sum& own, pass_context ctx) {
+  auto at = own.begins[index(place())];
+  for (int layer = own.layers[index(place())]; layer < own.layers[index(place()) + 1]; ++layer) {
+    auto const count = index(own.optimizer.layer_size(layer));
+    own.optimizer.read_weights(layer, std::span(own.gradients).subspan(at, count), ctx);
+    at += count;
+  }
+  send_to_all(own, message_kind::weights, std::as_bytes(share_of(own, place())));
+  own.now = phase::weights;
+}
+
 ZBPP_INLINE void gradient_reduction::progress() {
-  for (int from = 0; from < replicas_->size(); ++from) {
-    if (from == replicas_->place()) continue;
+  for (int from = 0; from < size(); ++from) {
+    if (from == place()) continue;
     auto& left = left_[index(from)];
     for (; left > 0 && replicas_->has_arrived(from); --left) accept(from);
+  }
+}
+
+ZBPP_INLINE std::size_t gradient_reduction::expected_size(
+    chunk_sum& own, message_kind kind, int from) const {
+  switch (kind) {
+    case message_kind::parts:
+      return exchanges_all() ? own.gradients.size() * sizeof(float)
+                             : share_of(own, place()).size_bytes();
+    case message_kind::states:
+      return index(own.layers[index(from) + 1] - own.layers[index(from)]) * 2 * sizeof(double);
+    default: return share_of(own, from).size_bytes();
   }
 }
 
@@ -90,78 +167,116 @@ ZBPP_INLINE void gradient_reduction::accept(int from) {
            "replicas between steps");
   auto const found =
       std::ranges::find_if(chunks_, [&](chunk_sum const& own) { return own.stage == head.stage; });
-  if (found == chunks_.end())
+  auto const kind = static_cast<std::size_t>(head.kind);
+  if (found == chunks_.end() || kind >= message_kinds ||
+      (!is_sharded_ && head.kind > message_kind::sums))
     refuse(
         "sends gradients of stage " + std::to_string(head.stage) +
         ", which this rank does not have; give all replicas the same plan");
-  auto const size = replicas_->size();
-  auto const all = std::span<float const>(found->gradients);
-  auto const expected =
-      size == 2 ? all.size()
-                : part_of(all, head.are_sums == 0 ? replicas_->place() : from, size).size();
-  if (head.count != static_cast<std::int64_t>(all.size()) ||
-      bytes_.size() != sizeof head + expected * sizeof(float))
+  if (head.count != static_cast<std::int64_t>(found->gradients.size()) ||
+      bytes_.size() != sizeof head + expected_size(*found, head.kind, from))
     refuse(
         "adds up " + std::to_string(head.count) + " gradients of stage " +
-        std::to_string(head.stage) + ", and this one " + std::to_string(all.size()) +
+        std::to_string(head.stage) + ", and this one " + std::to_string(found->gradients.size()) +
         "; give all replicas the same weights");
-  auto& place = (head.are_sums == 0 ? found->parts : found->sums)[index(from)];
-  if (!place.empty())
+  auto& slot = found->received[kind][index(from)];
+  if (!slot.empty())
     refuse(
         "sends gradients of stage " + std::to_string(head.stage) +
         " twice; let all replicas make the same calls in the same order");
-  std::swap(place, bytes_);
+  std::swap(slot, bytes_);
   // At once: a replica that has the sums may send the gradients of its next step.
-  add_up(*found);
-  gather(*found);
+  advance(*found);
 }
 
-// Adds up the share of this rank, once the parts of all replicas are here, and gives it to all.
+ZBPP_INLINE bool gradient_reduction::has_all(chunk_sum const& own, message_kind kind) const {
+  auto const& of_kind = own.received[static_cast<std::size_t>(kind)];
+  for (int from = 0; from < size(); ++from)
+    if (from != place() && of_kind[index(from)].empty()) return false;
+  return true;
+}
+
+ZBPP_INLINE std::span<std::byte const> gradient_reduction::part_from(
+    chunk_sum const& own, message_kind kind, int from) const {
+  auto const& bytes = own.received[static_cast<std::size_t>(kind)][index(from)];
+  return std::span<std::byte const>(bytes).subspan(sizeof(header));
+}
+
+// Goes as far with a sum as what has arrived allows.
+ZBPP_INLINE void gradient_reduction::advance(chunk_sum& own) {
+  if (own.now == phase::parts && has_all(own, message_kind::parts)) add_up(own);
+  if (own.now == phase::sums && has_all(own, message_kind::sums)) {
+    for (int from = 0; from < size(); ++from) {
+      if (from == place()) continue;
+      copy_bytes(
+          std::as_writable_bytes(share_of(own, from)), part_from(own, message_kind::sums, from));
+      own.received[static_cast<std::size_t>(message_kind::sums)][index(from)].clear();
+    }
+    own.now = phase::summed;
+  }
+  if (own.now == phase::states && has_all(own, message_kind::states)) {
+    for (int from = 0; from < size(); ++from) {
+      if (from == place()) continue;
+      auto part = part_from(own, message_kind::states, from);
+      for (int layer = own.layers[index(from)]; layer < own.layers[index(from) + 1]; ++layer) {
+        std::array<double, 2> numbers;
+        std::memcpy(numbers.data(), part.data(), sizeof numbers);
+        own.states[index(layer)] = {numbers[0], numbers[1] != 0};
+        part = part.subspan(sizeof numbers);
+      }
+      own.received[static_cast<std::size_t>(message_kind::states)][index(from)].clear();
+    }
+    own.now = phase::done;
+  }
+}
+
+// Adds up the share of this rank, and gives it to all that need it.
 ZBPP_INLINE void gradient_reduction::add_up(chunk_sum& own) {
-  if (own.now != phase::parts) return;
-  auto const size = replicas_->size();
-  auto const place = replicas_->place();
-  for (int from = 0; from < size; ++from)
-    if (from != place && own.parts[index(from)].empty()) return;
-  auto const share = size == 2 ? std::span<float>(own.gradients)
-                               : part_of(std::span<float>(own.gradients), place, size);
+  auto const share = exchanges_all() ? std::span<float>(own.gradients) : share_of(own, place());
   share_.resize(share.size());
-  for (int from = 0; from < size; ++from) {
+  for (int from = 0; from < size(); ++from) {
     auto const part =
-        from == place ? std::as_bytes(share)
-                      : std::span<std::byte const>(own.parts[index(from)]).subspan(sizeof(header));
+        from == place() ? std::as_bytes(share) : part_from(own, message_kind::parts, from);
     if (from == 0)
       copy_bytes(std::as_writable_bytes(std::span(share_)), part);
     else
       add_bytes(std::span(share_), part);
-    own.parts[index(from)].clear();
+    own.received[static_cast<std::size_t>(message_kind::parts)][index(from)].clear();
   }
   std::ranges::copy(share_, share.begin());
-  own.now = size == 2 ? phase::done : phase::sums;
-  for (int to = 0; size > 2 && to < size; ++to)
-    if (to != place) send(own, to, true, share);
+  bool const needs_others = !exchanges_all() && !is_sharded_;
+  own.now = needs_others ? phase::sums : phase::summed;
+  if (needs_others) send_to_all(own, message_kind::sums, std::as_bytes(share));
 }
 
-ZBPP_INLINE void gradient_reduction::gather(chunk_sum& own) {
-  if (own.now != phase::sums) return;
-  auto const size = replicas_->size();
-  auto const place = replicas_->place();
-  for (int from = 0; from < size; ++from)
-    if (from != place && own.sums[index(from)].empty()) return;
-  for (int from = 0; from < size; ++from) {
-    if (from == place) continue;
-    copy_bytes(
-        std::as_writable_bytes(part_of(std::span<float>(own.gradients), from, size)),
-        std::span<std::byte const>(own.sums[index(from)]).subspan(sizeof(header)));
-    own.sums[index(from)].clear();
-  }
-  own.now = phase::done;
-}
-
-ZBPP_INLINE void gradient_reduction::write(chunk_sum& own, pass_context ctx) {
+ZBPP_INLINE void gradient_reduction::write_sums(chunk_sum& own, pass_context ctx) {
   own.optimizer.write_gradients(own.gradients, ctx);
-  own.now = phase::closed;
-  --open_;
+  own.now = shares_states_ ? phase::states : phase::done;
+  if (!shares_states_) return;
+  std::ranges::fill(own.states, gradient_state());
+  if (own.optimizer) own.optimizer.measure(own.states, ctx);
+  numbers_.clear();
+  for (int layer = own.layers[index(place())]; layer < own.layers[index(place()) + 1]; ++layer) {
+    auto const& state = own.states[index(layer)];
+    numbers_.push_back({state.sum_of_squares, state.is_finite ? 1.0 : 0.0});
+  }
+  send_to_all(own, message_kind::states, std::as_bytes(std::span(numbers_)));
+  advance(own);
+}
+
+ZBPP_INLINE void gradient_reduction::write_weights(chunk_sum& own, pass_context ctx) {
+  for (int from = 0; from < size(); ++from) {
+    if (from == place()) continue;
+    auto const share = share_of(own, from);
+    copy_bytes(std::as_writable_bytes(share), part_from(own, message_kind::weights, from));
+    own.received[static_cast<std::size_t>(message_kind::weights)][index(from)].clear();
+    std::size_t at = 0;
+    for (int layer = own.layers[index(from)]; layer < own.layers[index(from) + 1]; ++layer) {
+      auto const count = index(own.optimizer.layer_size(layer));
+      own.optimizer.write_weights(layer, share.subspan(at, count), ctx);
+      at += count;
+    }
+  }
 }
 
 }  // namespace zbpp::detail

@@ -50,6 +50,9 @@ ZBPP_INLINE void check_replicas(
     if (stages[chunk].has_update() || (optimizer && !optimizer.reduces()))
       refuse("its gradients cannot be added up over replicas; give it optimizer() with "
              "gradient_count(), read_gradients() and write_gradients()");
+    if (optimizer && shards_optimizer(planned.program()) && !optimizer.shards())
+      refuse("its optimizer cannot step some of its layers alone; give it layer_size(), share(), "
+             "read_weights() and write_weights(), or plan without shards_optimizer");
     auto const size = optimizer.gradient_count() * static_cast<bytes>(sizeof(float));
     // An optimizer may add a number for each layer, which says whether there are gradients.
     auto const least = size - optimizer.layers() * static_cast<bytes>(sizeof(float));

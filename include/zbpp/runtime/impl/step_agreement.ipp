@@ -114,7 +114,10 @@ ZBPP_INLINE void step_agreement::measure(pass_context ctx) {
     chunk.is_finite = true;
     states_.assign(index(chunk.optimizer.layers()), {});
     if (states_.empty()) continue;
-    chunk.optimizer.measure(states_, ctx);
+    if (chunk.states != nullptr)
+      states_ = *chunk.states;
+    else
+      chunk.optimizer.measure(states_, ctx);
     std::int32_t layer = 0;
     bool counts_tied = chunk.counts_tied;
     for (auto const& s : states_) {

@@ -23,7 +23,7 @@ namespace zbpp::detail {
   constexpr std::size_t most_chunks = 8;
   if (!limit || stages.size() < 2 || stages.size() > most_chunks) return 0;
   bytes room = *limit;
-  for (int s : stages) room -= problem.costs(s).static_memory;
+  for (int s : stages) room -= problem.fixed_memory(s);
   constexpr auto none = std::numeric_limits<ticks>::max();
   auto least = none;
   for (std::size_t lean = 0; lean < std::size_t{1} << (stages.size() - 1); ++lean) {

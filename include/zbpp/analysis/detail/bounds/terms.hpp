@@ -211,7 +211,7 @@ class bound_terms {
   void find_room(problem const& problem, int rank) {
     bytes held = 0;
     bytes fixed = 0;
-    for (int s : problem.placement().stages_of(rank)) fixed += problem.costs(s).static_memory;
+    for (int s : problem.placement().stages_of(rank)) fixed += problem.fixed_memory(s);
     for (int s : problem.placement().stages_of(rank)) {
       auto& t = stages_[index(s)];
       held += t.activation;
