@@ -451,7 +451,10 @@ TEST_CASE("each cost of replicas has an effect", "[settings]") {
   costs.optimizer_state = 8192;
   problem const alone(placement::linear(2), 4, costs, 87);
   check_fields(fields, {.count = 2, .time_per_byte = 1}, [&](replica_costs const& replicas) {
-    return std::to_string(times_of_steps(make_plan(zb_h1{}, with_replicas(alone, replicas))).alone);
+    auto const planned = make_plan(zb_h1{}, with_replicas(alone, replicas));
+    return std::to_string(times_of_steps(planned).alone) + " ns, " +
+           std::to_string(peak_memory(planned.program(), planned.problem()).front().total) +
+           " bytes";
   });
 }
 
