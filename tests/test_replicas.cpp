@@ -321,6 +321,38 @@ TEST_CASE("steps that replicas cannot share are refused", "[replicas]") {
         }) == "replicas: shards_optimizer is set and there is one replica; give a count above 1");
 }
 
+TEST_CASE("one replica pauses and stops the run of all after the same step", "[replicas]") {
+  for (auto const kind : {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated})
+    for (int const who : {0, 1, 2}) {
+      CAPTURE(static_cast<int>(kind), who);
+      auto const planned = zbpp::make_plan(
+          zbpp::zb_h2{},
+          with_gradients(checked::make_problem(zbpp::placement::linear(3), 4, 87, {}), 3),
+          {.step = kind});
+      in_process_grid whole({.pipeline = 3, .data = 3});
+      std::vector<std::int64_t> paused(3);
+      std::vector<std::int64_t> ended(3);
+      whole.run([&](grid_place const& at) {
+        auto const n = static_cast<std::size_t>(at.data());
+        checked::model own({.stages = 3, .first_batch = 100 * at.data()});
+        pipeline replica(planned, threads{.place = at}, own.stages());
+        replica.run(
+            40,
+            [&](step_result const&) {
+              if (at.data() != who) return zbpp::after_step::go_on;
+              if (replica.steps() == 5) return zbpp::after_step::pause;
+              return replica.steps() == 11 ? zbpp::after_step::stop : zbpp::after_step::go_on;
+            },
+            {.on_pause = [&] { paused[n] = replica.steps(); }});
+        ended[n] = replica.steps();
+      });
+      CHECK((paused[0] >= 5 && paused[0] <= 7));
+      CHECK((ended[0] >= 11 && ended[0] <= 13));
+      CHECK(paused == std::vector<std::int64_t>(3, paused[0]));
+      CHECK(ended == std::vector<std::int64_t>(3, ended[0]));
+    }
+}
+
 TEST_CASE("the failure of one replica ends the steps of all", "[replicas]") {
   auto const planned = zbpp::make_plan(
       zbpp::zb_h1{},

@@ -11,7 +11,7 @@ void train(zbpp::problem const& problem, Stages& stages, zbpp::training_options 
   // [run
   zbpp::asio::rendezvous run(zbpp::asio::find_launch());  // all ranks of the grid
   zbpp::grid_layout const layout({.pipeline = 2, .data = 2}, run.ranks());
-  auto const plan = zbpp::make_plan(zbpp::zb_h1{}, problem);  // of 2 ranks
+  auto const plan = zbpp::make_plan(zbpp::zb_h1{}, with_replicas(problem, {.count = 2}));
   zbpp::pipeline replica(plan, zbpp::asio::tcp(run, layout), stages, options);
   replica.run(100);
   // run]

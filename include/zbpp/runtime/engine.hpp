@@ -317,6 +317,7 @@ class engine {
   bool agree(instruction_kind kind) {
     if constexpr (agreeing_transport<Transport>) {
       awaited_ = {};
+      if (reduction_ != nullptr) agreement_.part()->ask_alike(reduction_->asked());
       auto* const before = step_ > run_.first ? run_.places_of(step_ - 1).update : nullptr;
       auto const outcome = agreement_.run(
           kind, transport_->states(), observer_, flows_.context(), run_.places_of(step_), before);
@@ -349,7 +350,7 @@ class engine {
       return reduction_->finish(i.chunk, observer_, ctx);
     if (i.kind == instruction_kind::gather_weights)
       return reduction_->finish_gather(i.chunk, observer_, ctx);
-    reduction_->start(i.chunk, observer_, ctx);
+    reduction_->start(i.chunk, agreement_.part()->request(), observer_, ctx);
     return true;
   }
 

@@ -183,6 +183,7 @@ class pipeline {
   step_result const& train(std::int64_t count, step_calls calls, run_options const& options);
   after_step train_until(std::int64_t end, step_calls calls);
   after_step decide(after_step asked, bool is_before_pause);
+  after_step ask_replicas(after_step asked);
   [[nodiscard]] bool shares_losses() const noexcept;
   void share(step_result& result);
   after_step pause(pause_call const& on_pause);

@@ -13,6 +13,7 @@
 #include <zbpp/runtime/group_link.hpp>
 #include <zbpp/runtime/optimizer.hpp>
 #include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/run_options.hpp>
 #include <zbpp/runtime/stage.hpp>
 
 #include <algorithm>
@@ -45,9 +46,12 @@ class gradient_reduction {
   void begin_step() noexcept;
 
   /// Gives the gradients of a stage to the sum.
+  /// @param asked  what this rank asks for behind the step; the first sum of a step takes it along
   template <class PassObserver>
-  void start(int chunk, PassObserver const& observer, pass_context ctx) {
+  void start(int chunk, after_step asked, PassObserver const& observer, pass_context ctx) {
     auto& own = chunks_[index(chunk)];
+    if (!has_asked_) asked_ = own_asked_ = std::max(asked_, asked);
+    has_asked_ = true;
     begin_exchange(own, own.takes, observer);
     send_gradients(own, ctx);
   }
@@ -70,6 +74,8 @@ class gradient_reduction {
     return true;
   }
 
+  /// @return what this rank and its replicas ask for behind this step, once all sums are there
+  [[nodiscard]] after_step asked() const noexcept { return asked_; }
   /// @return whether replicas share the steps of stages
   [[nodiscard]] bool is_sharded() const noexcept { return is_sharded_; }
   /// @return the states of the gradients of a stage behind `finish`, where ranks agree on steps
@@ -127,8 +133,8 @@ class gradient_reduction {
     std::uint32_t mark = expected_mark;
     std::int32_t stage = 0;
     message_kind kind = message_kind::parts;
-    std::int32_t unused = 0;
-    std::int64_t count = 0;  // gradients of the stage
+    after_step asked = after_step::go_on;  // behind the step
+    std::int64_t count = 0;                // gradients of the stage
 
     static constexpr std::uint32_t expected_mark = 0x5244434aU;  // no collective call begins so
   };
@@ -190,6 +196,9 @@ class gradient_reduction {
   std::vector<std::byte> bytes_;                // received last
   std::vector<float> share_;                    // that this rank adds up, for a moment
   std::vector<std::array<double, 2>> numbers_;  // of the states of its layers, for a moment
+  after_step asked_ = after_step::go_on;
+  after_step own_asked_ = after_step::go_on;
+  bool has_asked_ = false;  // in this step
   ticks busy_until_ = 0;
   int open_ = 0;
   int awaited_ = none;

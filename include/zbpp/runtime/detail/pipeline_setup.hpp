@@ -9,6 +9,7 @@
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/rank_grid.hpp>
+#include <zbpp/runtime/run_options.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/training.hpp>
 
@@ -55,6 +56,9 @@ void check_on_stall(typename Backend::executor const& executor, stall_options co
 /// @param stages  those of the rank, in the order of the model
 void check_replicas(
     plan const& planned, int rank, std::span<stage_ref const> stages, rank_grid& grid);
+
+/// @return the most that a pipeline and its replicas ask for behind a step; a collective call
+[[nodiscard]] after_step most_asked(group& replicas, after_step asked);
 
 /// @return the plan
 /// @throws error (refused_program) with every fault that `verify` finds

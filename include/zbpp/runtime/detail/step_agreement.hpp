@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -82,6 +83,11 @@ class step_agreement {
   void request(after_step next) noexcept { request_ = std::max(request_, next); }
   /// Asks for nothing any more; between runs.
   void forget_request() noexcept { request_ = after_step::go_on; }
+  /// @return what this rank asks for, as far as no ruling has it
+  [[nodiscard]] after_step request() const noexcept { return request_; }
+  /// Has this rank ask in this step for what it and its replicas have asked for, so that all of
+  /// them stop after the same step; before `reduce_norm`.
+  void ask_alike(after_step asked) noexcept { asked_alike_ = asked; }
   /// @return what a run does behind the step that runs, the same on all ranks; `go_on` as long as
   ///         no rank is known to have asked for something else
   [[nodiscard]] after_step next() const noexcept { return next_; }
@@ -214,6 +220,7 @@ class step_agreement {
   training_state before_;  // the step that was begun last
 
   after_step request_ = after_step::go_on;  // of this rank, until a ruling has it
+  std::optional<after_step> asked_alike_;   // by this rank and its replicas; nothing without those
   after_step next_ = after_step::go_on;
   after_step coming_ = after_step::go_on;  // behind one more step, which some ranks have begun
 

@@ -84,6 +84,8 @@ ZBPP_INLINE void gradient_reduction::divide(chunk_sum& own) const {
 ZBPP_INLINE void gradient_reduction::begin_step() noexcept {
   busy_until_ = 0;
   awaited_ = none;
+  asked_ = own_asked_ = after_step::go_on;
+  has_asked_ = false;
   auto const rounds = is_sharded_ ? (shares_states_ ? 3 : 2) : size() == 2 ? 1 : 2;
   for (auto& left : left_) left = rounds * static_cast<int>(chunks_.size());
 }
@@ -97,7 +99,10 @@ ZBPP_INLINE std::span<float> gradient_reduction::share_of(
 ZBPP_INLINE void gradient_reduction::send(
     chunk_sum const& own, int to, message_kind kind, std::span<std::byte const> part) {
   header const head{
-      .stage = own.stage, .kind = kind, .count = static_cast<std::int64_t>(own.gradients.size())};
+      .stage = own.stage,
+      .kind = kind,
+      .asked = own_asked_,
+      .count = static_cast<std::int64_t>(own.gradients.size())};
   replicas_->send(to, std::as_bytes(std::span(&head, 1)), part);
 }
 
@@ -179,6 +184,7 @@ ZBPP_INLINE void gradient_reduction::accept(int from) {
         "adds up " + std::to_string(head.count) + " gradients of stage " +
         std::to_string(head.stage) + ", and this one " + std::to_string(found->gradients.size()) +
         "; give all replicas the same weights");
+  asked_ = std::max(asked_, std::min(head.asked, after_step::stop));
   auto& slot = found->received[kind][index(from)];
   if (!slot.empty())
     refuse(

@@ -141,8 +141,16 @@ after_step pipeline<Backend>::decide(after_step asked, bool is_before_pause) {
     has_proposed_ = true;
     return next;
   } else {
-    return asked;
+    return ask_replicas(asked);
   }
+}
+
+// Replicas in this process end and pause together, too, where they add gradients up.
+template <backend Backend>
+after_step pipeline<Backend>::ask_replicas(after_step asked) {
+  if (!reduces_gradients(plan_.program())) return asked;
+  return detail::most_asked(
+      detail::grid_of<Backend>(executor_, executor_.ranks().front()).data(), asked);
 }
 
 template <backend Backend>
@@ -170,12 +178,13 @@ after_step pipeline<Backend>::pause(pause_call const& on_pause) {
       auto const paused = calls_.pause();
       return on_pause();
     }();
-    if constexpr (proposes<Backend>)
-      if (on_pause.decides()) {
-        executor_.propose(next);
-        return executor_.decision();
-      }
-    return next;
+    if (!on_pause.decides()) return next;
+    if constexpr (proposes<Backend>) {
+      executor_.propose(next);
+      return executor_.decision();
+    } else {
+      return ask_replicas(next);
+    }
   } catch (error const&) {
     if (!failures_.empty()) throw;  // an evaluation failed, and has settled it
     report_callback();

@@ -12,6 +12,7 @@
 #include <zbpp/runtime/detail/pipeline_setup.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -63,6 +64,14 @@ ZBPP_INLINE void check_replicas(
           " bytes of gradients, and its problem states " + std::to_string(stated_size) +
           "; give both the same");
   }
+}
+
+ZBPP_INLINE after_step most_asked(group& replicas, after_step asked) {
+  std::array<float, 2> counts{
+      asked == after_step::pause ? 1.0F : 0.0F, asked == after_step::stop ? 1.0F : 0.0F};
+  replicas.all_reduce(counts);
+  if (counts[1] > 0) return after_step::stop;
+  return counts[0] > 0 ? after_step::pause : after_step::go_on;
 }
 
 ZBPP_INLINE plan const& verified(plan const& planned, std::span<int const> devices) {

@@ -171,7 +171,7 @@ ZBPP_INLINE void step_agreement::hand_on(state_link& link, ticks arrival) {
   known_.insert(known_.end(), own_.begin(), own_.end());
   auto& waiting = known_.front().layer;
   auto& next = known_.front().stage;
-  next = std::max(next, static_cast<std::int32_t>(request_));
+  next = std::max(next, static_cast<std::int32_t>(asked_alike_.value_or(request_)));
   auto const known = judge_known();
   will_step_early_ = !waits_ && (known.is_plain() || !may_go_back());
   if (!waits_ && !will_step_early_) ++waiting;
