@@ -6,6 +6,8 @@
 #include <zbpp/optim/sgd.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 
+#include <support/refusal.hpp>
+#include <support/thinned.hpp>
 #include <support/torch_training.hpp>
 
 #include <cstddef>
@@ -15,6 +17,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <sys/resource.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/serialize.h>
 #include <utility>
@@ -366,6 +369,32 @@ TEST_CASE("a step that comes back gives the gradient back", "[torch][parameters]
     CHECK(same_bits(p, held - 0.125F));
     CHECK(same_bits(p.grad(), at::zeros({3})));
   }
+}
+
+TEST_CASE("memory of freed tensors that is kept takes no page faults again", "[torch]") {
+  if (zbpp::test::is_slow_build) return;     // sanitizers have a malloc of their own
+  constexpr std::int64_t numbers = 1 << 20;  // 1024 pages
+  auto const faults_of = [&](int rounds) {
+    auto const faults = [] {
+      rusage used{};
+      REQUIRE(getrusage(RUSAGE_SELF, &used) == 0);
+      return used.ru_minflt;
+    };
+    auto const before = faults();
+    for (int i = 0; i < rounds; ++i) static_cast<void>(at::ones({numbers}));
+    return faults() - before;
+  };
+  if (!zbpp::torch::keep_freed_memory()) return;  // another C library
+  static_cast<void>(faults_of(10));
+  auto const kept = faults_of(20);
+  REQUIRE(zbpp::torch::keep_freed_memory(0));
+  auto const given_back = faults_of(20);
+  CAPTURE(kept, given_back);
+  CHECK(kept < 1024);
+  CHECK(given_back > 10 * kept);
+  CHECK(refusal([] {
+          static_cast<void>(zbpp::torch::keep_freed_memory(-1));
+        }) == "keep_freed_memory takes the size of a block, from 0 bytes");
 }
 
 }  // namespace test_torch_parameters

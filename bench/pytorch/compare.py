@@ -35,7 +35,9 @@ SIZES = {
 # Who runs it, how, by which policy.
 KINDS = [
     ("C++", "plain", "-"),
+    ("C++", "both", "-"),
     ("C++", "threads", "zb_v"),
+    ("C++", "threads-kept", "zb_v"),
     ("C++", "threads", "zb_h1"),
     ("C++", "threads", "one_f_one_b"),
     ("C++", "tcp", "zb_v"),
@@ -49,7 +51,9 @@ KINDS = [
 
 NAMES = {
     ("C++", "plain"): "LibTorch, plain loop",
+    ("C++", "both"): "limit: two plain loops at once, by half",
     ("C++", "threads"): "zbpp, threads",
+    ("C++", "threads-kept"): "zbpp, threads, memory kept",
     ("C++", "tcp"): "zbpp, TCP",
     ("Python", "plain"): "PyTorch, plain loop",
     ("Python", "gloo"): "PyTorch, gloo",
@@ -99,14 +103,19 @@ class Side:
 
     def run(self, runtime, policy, numbers, steps):
         """Gives seconds of a step, by the slower rank, and the last loss."""
-        asked = self.processes[:1] if runtime in ("plain", "threads") else self.processes
+        alone = runtime in ("plain", "threads", "threads-kept")
+        asked = self.processes[:1] if alone else self.processes
+        both = runtime == "both"  # a pipeline without any cost would take half of that
+        if both:
+            runtime = "plain"
         try:
             for process in asked:
                 print(runtime, policy, *numbers, steps, file=process.stdin)
         except BrokenPipeError:
             self.give_up()
         answers = [[float(each) for each in self.answer(process).split()] for process in asked]
-        return max(time for time, _ in answers), max(loss for _, loss in answers)
+        took = max(time for time, _ in answers)
+        return took / 2 if both else took, max(loss for _, loss in answers)
 
     def end(self):
         for process in self.processes:

@@ -7,6 +7,7 @@
 //
 // The first line says the version of LibTorch. Then each line of the standard input,
 //   RUNTIME POLICY BLOCKS WIDTH ROWS MICROBATCHES STEPS     (plain -, threads zb_v, tcp zb_h1, ...)
+// of which threads-kept is threads with the memory of freed tensors kept,
 // is answered by the seconds that a step took and the loss of the last step; -1 for what this
 // process does not have. The first of the steps is not timed. The same model goes on with each line
 // that differs in STEPS alone.
@@ -177,18 +178,26 @@ trainer make_trainer(
       return (*kept)(steps);
     };
   };
-  if (runtime == "threads") {
+  if (runtime == "threads" || runtime == "threads-kept") {
     std::vector<int> all;
     for (int s = 0; s < placed.stages(); ++s) all.push_back(s);
     zbpp::threads const backend{.on_thread_start = zbpp::torch::intra_op_threads(1)};
-    return share(pipelined(planned, backend, of, all));
+    auto steps_of = share(pipelined(planned, backend, of, all));
+    if (runtime == "threads") return steps_of;
+    return [steps_of](int steps) {
+      zbpp::torch::keep_freed_memory();
+      auto const loss = steps_of(steps);
+      zbpp::torch::keep_freed_memory(0);
+      return loss;
+    };
   }
   if (runtime == "tcp") {
     auto const own = placed.stages_of(meeting.rank());
     return share(
         pipelined(planned, zbpp::asio::tcp(meeting), of, std::vector<int>(own.begin(), own.end())));
   }
-  throw std::runtime_error("no runtime " + runtime + "; there are plain, threads and tcp");
+  throw std::runtime_error(
+      "no runtime " + runtime + "; there are plain, threads, threads-kept and tcp");
 }
 
 int answer_lines() {

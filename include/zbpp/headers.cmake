@@ -477,6 +477,7 @@ set(ZBPP_TORCH_HEADERS
   torch/detail/live_memory.hpp
   torch/detail/random_draws.hpp
   torch/generator.hpp
+  torch/host_memory.hpp
   torch/impl/auto_pipeline.ipp
   torch/impl/checkpoint.ipp
   torch/impl/forward_call.ipp

@@ -6,6 +6,7 @@
 
 #include <zbpp/torch/checkpoint.hpp>
 #include <zbpp/torch/generator.hpp>
+#include <zbpp/torch/host_memory.hpp>
 #include <zbpp/torch/layer.hpp>
 #include <zbpp/torch/measure_layers.hpp>
 #include <zbpp/torch/module_stage.hpp>
