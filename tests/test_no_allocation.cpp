@@ -249,38 +249,68 @@ TEST_CASE("receiving early allocates nothing", "[no-allocation]") {
       [&](std::string const& name, plan const& planned) { check_plan(name, planned, threads{}); });
 }
 
+namespace {
+
+namespace checked = test::checked;
+
+problem const& checked_problem() {
+  static auto const stated = checked::make_problem(placement::v_shape(2), 4, 87, {});
+  return stated;
+}
+
+// Counts the allocations of eight steps of all pipelines along an axis.
+std::int64_t allocations_along(grid_axis axis, int pipelines, plan const& planned) {
+  bool const is_data = axis == grid_axis::data;
+  in_process_grid whole(
+      {.pipeline = 2, .data = is_data ? pipelines : 1, .tensor = is_data ? 1 : pipelines});
+  std::int64_t before = 0;
+  std::int64_t behind = 0;
+  whole.run([&](grid_place const& at) {
+    checked::model own({.stages = 4});
+    pipeline each(planned, threads{.place = at}, own.stages());
+    auto& others = at.grid_of(0)->along(axis);
+    for (int step = 0; step < 8; ++step) each.step();
+    for (int i = 0; i < 3; ++i) others.barrier();
+    if (others.place() == 0) before = test::allocations.load();
+    others.barrier();
+    for (int step = 0; step < 8; ++step) each.step();
+    others.barrier();
+    if (others.place() == 0) behind = test::allocations.load();
+    others.barrier();
+  });
+  return behind - before;
+}
+
+// Counts those of one pipeline, whose flows take some themselves.
+std::int64_t allocations_alone(step_kind kind) {
+  checked::model single({.stages = 4});
+  pipeline plain(make_plan(zb_v{}, checked_problem(), {.step = kind}), threads{}, single.stages());
+  for (int step = 0; step < 8; ++step) plain.step();
+  return count_allocations([&] {
+    for (int step = 0; step < 8; ++step) plain.step();
+  });
+}
+
+}  // namespace
+
 TEST_CASE("adding gradients up over replicas allocates no more", "[no-allocation]") {
-  namespace checked = test::checked;
   for (int const replicas : {2, 3})
     for (auto const kind : {step_kind::unchecked, step_kind::post_validated}) {
-      auto const alone = checked::make_problem(placement::v_shape(2), 4, 87, {});
       auto const planned =
-          make_plan(zb_v{}, with_replicas(alone, {.count = replicas}), {.step = kind});
-      // The flows of these stages take some themselves.
-      checked::model single({.stages = 4});
-      pipeline plain(make_plan(zb_v{}, alone, {.step = kind}), threads{}, single.stages());
-      for (int step = 0; step < 8; ++step) plain.step();
-      auto const of_flows = count_allocations([&] {
-        for (int step = 0; step < 8; ++step) plain.step();
-      });
-      in_process_grid whole({.pipeline = 2, .data = replicas});
-      std::int64_t before = 0;
-      std::int64_t behind = 0;
-      whole.run([&](grid_place const& at) {
-        checked::model own({.stages = 4});
-        pipeline replica(planned, threads{.place = at}, own.stages());
-        auto& others = at.grid_of(0)->data();
-        for (int step = 0; step < 8; ++step) replica.step();
-        for (int i = 0; i < 3; ++i) others.barrier();
-        if (at.data() == 0) before = test::allocations.load();
-        others.barrier();
-        for (int step = 0; step < 8; ++step) replica.step();
-        others.barrier();
-        if (at.data() == 0) behind = test::allocations.load();
-        others.barrier();
-      });
-      CHECK(behind - before == replicas * of_flows);
+          make_plan(zb_v{}, with_replicas(checked_problem(), {.count = replicas}), {.step = kind});
+      CHECK(
+          allocations_along(grid_axis::data, replicas, planned) ==
+          replicas * allocations_alone(kind));
     }
+}
+
+TEST_CASE("agreeing on steps within a tensor group allocates no more", "[no-allocation]") {
+  for (int const members : {2, 3})
+    for (auto const kind : {step_kind::synchronous, step_kind::post_validated})
+      CHECK(
+          allocations_along(
+              grid_axis::tensor, members, make_plan(zb_v{}, checked_problem(), {.step = kind})) ==
+          members * allocations_alone(kind));
 }
 
 }  // namespace test_no_allocation

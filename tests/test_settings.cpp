@@ -264,6 +264,7 @@ std::string adamw_steps(
   optim::adamw optimizer(layers, settings);
   auto text = step_twice(of, optimizer, step, [&] { return optimizer.mean(); });
   add(text, optimizer.is_tied(1));
+  add(text, optimizer.is_replicated(1));
   return text;
 }
 
@@ -311,7 +312,8 @@ TEST_CASE("each setting of a step, and of a layer, has an effect", "[settings]")
       {"gradients", [](auto& l) { l.gradients = std::span(other.gradients).last(2); }},
       {"is_tied", [](auto& l) { l.is_tied = true; }},
       {"decays", [](auto& l) { l.decays = false; }},
-      {"source", [](auto& l) { l.source = std::make_shared<frozen_source>(); }}};
+      {"source", [](auto& l) { l.source = std::make_shared<frozen_source>(); }},
+      {"is_replicated", [](auto& l) { l.is_replicated = true; }}};
   two_layers own;
   check_fields(layer, own.all()[1], [&](optim::layer const& changed) {
     own = {};

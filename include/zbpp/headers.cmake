@@ -237,6 +237,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/flow_state.hpp
   runtime/detail/frame_pool.hpp
   runtime/detail/gradient_reduction.hpp
+  runtime/detail/member_agreement.hpp
   runtime/detail/number_bytes.hpp
   runtime/detail/object_type.hpp
   runtime/detail/pipeline_setup.hpp
@@ -269,6 +270,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/group.ipp
   runtime/impl/in_process.ipp
   runtime/impl/in_process_grid.ipp
+  runtime/impl/member_agreement.ipp
   runtime/impl/message.ipp
   runtime/impl/microbatch.ipp
   runtime/impl/object.ipp

@@ -11,7 +11,12 @@
 #include <zbpp/zbpp.hpp>
 
 // replicas]
+// [tensor
+#include <zbpp/zbpp.hpp>
+
+// tensor]
 #include <iostream>
+#include <utility>
 #include <vector>
 
 namespace docs_grid {
@@ -46,5 +51,43 @@ void replicas(zbpp::problem const& problem) {
   });
   // replicas]
 }
+
+zbpp::buffer first_product(zbpp::buffer const& x, zbpp::pass_context ctx);
+zbpp::buffer second_product(zbpp::buffer const& h, zbpp::pass_context ctx);
+zbpp::buffer second_product_gradient(
+    zbpp::buffer const& h, zbpp::buffer const& dy, zbpp::pass_context ctx);
+zbpp::buffer first_product_gradient(zbpp::buffer const& dh, zbpp::pass_context ctx);
+void weight_gradients(
+    zbpp::buffer const& x, zbpp::buffer const& h, zbpp::buffer const& dy, zbpp::buffer const& dh);
+
+// [tensor
+struct shared_stage {
+  zbpp::optim::adamw& steps;
+
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    auto& members = mb.grid().tensor();  // the ranks that share this stage
+    zbpp::buffer x, h, dy, dh, out;
+    auto in = co_await mb.recv_activation();
+    co_await zbpp::F([&](zbpp::pass_context ctx) {
+      x = in;
+      h = first_product(x, ctx);            // own columns: nothing is sent
+      out = second_product(h, ctx);         // own rows: a part of the sum
+      members.all_reduce(out.as<float>());  // now the same on all members
+    });
+    co_await mb.send_activation(std::move(out));
+    auto back = co_await mb.recv_gradient();
+    co_await zbpp::B([&](zbpp::pass_context ctx) {
+      dy = back;
+      dh = second_product_gradient(h, dy, ctx);
+      out = first_product_gradient(dh, ctx);  // a part of the sum
+      members.all_reduce(out.as<float>());
+    });
+    co_await mb.send_gradient(std::move(out));
+    co_await zbpp::W([&] { weight_gradients(x, h, dy, dh); });  // of own columns and rows
+  }
+  zbpp::optim::adamw& optimizer() { return steps; }
+};
+// tensor]
+static_assert(zbpp::stage<shared_stage>);
 
 }  // namespace docs_grid

@@ -81,7 +81,7 @@ inline void make_random_call(
   auto const part_of = [&](std::vector<float> const& all, int member) {
     return std::span(all).subspan(static_cast<std::size_t>(member) * count, count);
   };
-  switch (random.integer(0, 5)) {
+  switch (random.integer(0, 6)) {
     case 0: {
       auto sums = values.of(place, call, count);
       own.all_reduce(sums);
@@ -129,6 +129,21 @@ inline void make_random_call(
                 received[static_cast<std::size_t>(from)],
                 values.of(from * n + place, call, size_of(from, place))),
             "all_to_all, " + text);
+      break;
+    }
+    case 5: {
+      auto const size_of = [&](int from) { return count * static_cast<std::size_t>(from % 3); };
+      auto const bytes_of = [](std::vector<float> const& from) {
+        auto const bytes = std::as_bytes(std::span(from));
+        return std::vector<std::byte>(bytes.begin(), bytes.end());
+      };
+      std::vector<std::vector<std::byte>> all;
+      own.exchange(bytes_of(values.of(place, call, size_of(place))), all);
+      for (int member = 0; member < n; ++member)
+        expect(
+            all[static_cast<std::size_t>(member)] ==
+                bytes_of(values.of(member, call, size_of(member))),
+            "exchange, " + text);
       break;
     }
     default: own.barrier();

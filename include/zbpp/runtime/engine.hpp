@@ -78,6 +78,7 @@ class engine {
         tied_(program, problem, rank, stages) {
     for (auto& chunk : flows_.chunks())
       if (agreement != nullptr) chunk.common.loss_scale = &agreement->loss_scale();
+    if (agreement != nullptr) agreement->join(grid.tensor());
     if (on_stall.runs_w)
       early_w_ =
           std::make_unique<detail::early_w>(flows_.code(), flows_.chunks(), on_stall.overrun);

@@ -56,6 +56,9 @@ class group {
       std::span<std::span<float const> const> sent, std::vector<std::vector<float>>& received);
   /// Waits until all members are here.
   void barrier();
+  /// Gives all members the bytes of all; they may differ in size and be empty.
+  /// @param all  by member, what came from it
+  void exchange(std::span<std::byte const> own, std::vector<std::vector<std::byte>>& all);
 
   /// @return what connects this member with the others; null in a group of one
   [[nodiscard]] group_link* link() const noexcept { return link_.get(); }
@@ -68,6 +71,7 @@ class group {
     broadcast,
     all_to_all,
     barrier,
+    exchange,
   };
   // Stands in front of what a member sends, so that members that make different calls find out.
   struct header {

@@ -76,6 +76,8 @@ class in_process_grid {
 
   // Ends the grid: every call that waits, or would, throws an error that says why.
   void fail(grid_coordinates const& at, std::string const& why);
+  // Says whether the ranks of a pipeline send no more.
+  void tell_left(grid_place const& at, bool has_left);
 
   grid_layout layout_;
   std::unique_ptr<shared> shared_;

@@ -123,6 +123,14 @@ concept sharding_optimizer = reducing_optimizer<T> && requires(
   o.write_weights(layer, values, ctx);
 };
 
+/// Models an optimizer that may have layers which each member of a tensor group has whole, such as
+/// norms, and biases behind a sum over the group. Their gradients are the same on all members, and
+/// the norm of the model counts them once; every other layer is a part of its own.
+template <class T>
+concept replicating_optimizer = optimizer<T> && requires(T const& fixed, int layer) {
+  { fixed.is_replicated(layer) } -> std::convertible_to<bool>;
+};
+
 /// Refers to an optimizer of any type; to none at first.
 class optimizer_ref {
  public:
@@ -165,6 +173,10 @@ class optimizer_ref {
   [[nodiscard]] std::int64_t tied_weights() const {
     bool const ties = calls_ != nullptr && calls_->is_tied != nullptr;
     return ties ? calls_->tied_weights(object_) : 0;
+  }
+  /// @return whether each member of a tensor group has all of a layer
+  [[nodiscard]] bool is_replicated(int layer) const {
+    return calls_->is_replicated != nullptr && calls_->is_replicated(object_, layer);
   }
   [[nodiscard]] int tied_layers() const {
     int count = 0;
@@ -237,6 +249,7 @@ class optimizer_ref {
     void (*share)(void*, int, int) = nullptr;
     void (*read_weights)(void*, int, std::span<float>, pass_context) = nullptr;
     void (*write_weights)(void*, int, std::span<float const>, pass_context) = nullptr;
+    bool (*is_replicated)(void const*, int) = nullptr;  // null where no layer is
   };
 
   template <class T>
@@ -293,6 +306,10 @@ class optimizer_ref {
             static_cast<T*>(o)->write_weights(layer, values, ctx);
           };
     }
+    if constexpr (replicating_optimizer<T>)
+      result.is_replicated = [](void const* o, int layer) -> bool {
+        return static_cast<T const*>(o)->is_replicated(layer);
+      };
     return result;
   }
   template <class T>

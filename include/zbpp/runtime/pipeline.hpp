@@ -207,6 +207,7 @@ class pipeline {
   std::vector<rank_memory> memory_;
   stall_options on_stall_;
   training_state state_;
+  bool has_compared_plans_ = false;       // with those of the ranks that its ranks wait for
   std::int64_t evaluations_ = 0;          // since the last step
   asked_steps asked_steps_;               // by the user, in the call that runs
   after_step asked_ = after_step::go_on;  // of this process, and not told to others yet
@@ -335,6 +336,9 @@ std::unique_ptr<detail::program_run<Backend>> pipeline<Backend>::make_run(
 template <backend Backend>
 void pipeline<Backend>::execute(program_run& of, std::int64_t count, step_callback on_step) {
   failures_.clear();
+  if (!std::exchange(has_compared_plans_, true))
+    for (int const rank : executor_.ranks())
+      detail::compare_plans(plan_, rank, detail::grid_of<Backend>(executor_, rank));
   executor_.start_run();
   of.begin(
       executor_,

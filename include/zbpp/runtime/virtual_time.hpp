@@ -117,14 +117,18 @@ struct virtual_time {
       auto const turns = std::max<std::size_t>(1, 2 * (engines.size() - 1));
       for (bool again = true; again;) {
         again = false;
-        bool waits_for_thread = false;
         for (std::size_t i = 0; i < turns; ++i) {
           auto& e = engines[std::min(i, turns - i)];
-          if (e.advance() != progress::blocked) continue;
-          again = true;
-          waits_for_thread |= e.waits_for_replicas();
+          auto outcome = e.advance();
+          // What comes from another thread is awaited here, so that all pipelines of a grid go
+          // through their ranks in one order, whatever thread is faster: then ranks that share
+          // stages can wait for each other in passes.
+          while (outcome == progress::blocked && e.waits_for_replicas()) {
+            std::this_thread::yield();
+            outcome = e.advance();
+          }
+          again |= outcome == progress::blocked;
         }
-        if (waits_for_thread) std::this_thread::yield();
       }
     }
 

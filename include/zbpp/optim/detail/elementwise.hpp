@@ -47,6 +47,9 @@ class elementwise {
   [[nodiscard]] bool is_tied(int layer) const noexcept {
     return layers_[static_cast<std::size_t>(layer)].is_tied;
   }
+  [[nodiscard]] bool is_replicated(int layer) const noexcept {
+    return layers_[static_cast<std::size_t>(layer)].is_replicated;
+  }
   /// @return how many weights each tied layer has; 0 where there is none
   [[nodiscard]] std::int64_t tied_weights() const noexcept { return tied_weights_; }
   /// Copies the gradients of the tied layers, one after another.

@@ -45,8 +45,16 @@ static_assert(std::is_trivially_copyable_v<step_terms> && sizeof(step_terms) == 
     training_options const& options, training_state const& state, double learning_rate) noexcept;
 
 /// Compares bits, so that a value that is not a number equals itself.
-/// @return the first value that differs, with the lower rank in front: "training_options::clip is 1
-///         on rank 0 and 2 on rank 1"; empty where none does
+[[nodiscard]] bool has_same_bits(step_terms const& one, step_terms const& other) noexcept;
+/// @param place_of_one  such as "rank 0"
+/// @return the first value that differs: "training_options::clip is 1 on rank 0 and 2 on rank 1";
+///         empty where none does
+[[nodiscard]] std::string difference(
+    step_terms const& one,
+    std::string const& place_of_one,
+    step_terms const& other,
+    std::string const& place_of_other);
+/// @return the same of two ranks, the lower one in front
 [[nodiscard]] std::string difference(
     step_terms const& one, int rank_of_one, step_terms const& other, int rank_of_other);
 

@@ -7,8 +7,10 @@
 
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/runtime/detail/member_agreement.hpp>
 #include <zbpp/runtime/detail/run_terms.hpp>
 #include <zbpp/runtime/gradient_state.hpp>
+#include <zbpp/runtime/group.hpp>
 #include <zbpp/runtime/optimizer.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/run_options.hpp>
@@ -74,6 +76,8 @@ class step_agreement {
       training_options const& options,
       training_state const& state);
 
+  /// Lets the members of a tensor group judge the gradients of all; before the first step.
+  void join(group& members);
   /// Gets ready for the steps of a run; what was asked for before, and not done, still is.
   void begin_run() noexcept {
     next_ = coming_ = after_step::go_on;
@@ -237,6 +241,9 @@ class step_agreement {
   step_ruling ruling_;
   std::int64_t ruled_step_ = -1;  // on which the ruling is; -1: there is none
   update_report report_;
+  member_agreement members_;
+  after_step asked_ = after_step::go_on;  // of the members, for this step
+  std::vector<layer_gradients> layers_;   // of the stages of this rank
   std::vector<entry> own_;
   std::vector<entry> known_;            // of the ranks up to this one
   std::vector<gradient_state> states_;  // of layers, for a moment

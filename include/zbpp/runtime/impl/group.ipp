@@ -19,8 +19,14 @@
 namespace zbpp {
 
 ZBPP_INLINE std::string group::name_of(header const& made) {
-  constexpr std::array<std::string_view, 6> names{
-      "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier"};
+  constexpr std::array<std::string_view, 7> names{
+      "all_reduce",
+      "reduce_scatter",
+      "all_gather",
+      "broadcast",
+      "all_to_all",
+      "barrier",
+      "exchange"};
   auto const at = static_cast<std::size_t>(made.kind);
   if (at >= names.size()) return "what is no collective call";
   std::string name(names[at]);
@@ -30,7 +36,7 @@ ZBPP_INLINE std::string group::name_of(header const& made) {
 
 ZBPP_INLINE void group::begin(call kind, std::size_t count) {
   call_ = {kind, call_.number + 1, static_cast<std::int64_t>(count)};
-  if (kind == call::barrier || kind == call::all_to_all) call_.count = -1;
+  if (kind == call::barrier || kind == call::all_to_all || kind == call::exchange) call_.count = -1;
 }
 
 ZBPP_INLINE void group::send(int to, std::span<std::byte const> body) {
@@ -172,6 +178,20 @@ ZBPP_INLINE void group::barrier() {
   send_to_all({});
   for (int from = 0; from < size(); ++from)
     if (from != place()) receive(from, {});
+}
+
+ZBPP_INLINE void group::exchange(
+    std::span<std::byte const> own, std::vector<std::vector<std::byte>>& all) {
+  all.resize(detail::index(size()));
+  all[detail::index(place())].assign(own.begin(), own.end());
+  if (size() == 1) return;
+  begin(call::exchange, 0);
+  send_to_all(own);
+  for (int from = 0; from < size(); ++from) {
+    if (from == place()) continue;
+    auto const part = receive(from);
+    all[detail::index(from)].assign(part.begin(), part.end());
+  }
 }
 
 }  // namespace zbpp

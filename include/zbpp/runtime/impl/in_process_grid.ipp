@@ -83,10 +83,26 @@ class joined_threads {
 class in_process_link final : public group_link {
  public:
   in_process_link(int place, int size, rank_inbox& own, grid_failure const& failure)
-      : group_link(place, size), own_(own), failure_(failure), queues_(index(size)) {}
+      : group_link(place, size),
+        own_(own),
+        failure_(failure),
+        queues_(index(size)),
+        has_left_(index(size)) {}
 
   /// Sets the links of all members, by place.
   void connect(std::vector<in_process_link*> members) { members_ = std::move(members); }
+
+  /// Tells the other members whether this one sends no more.
+  void tell_left(bool has_left) {
+    for (auto* const member : members_) {
+      {
+        std::scoped_lock const lock(member->own_.guard);
+        member->has_left_[index(place())] = has_left ? 1 : 0;
+        notify(member->own_.wake);
+      }
+      member->own_.arrived.notify_all();
+    }
+  }
 
   void send(int to, std::span<std::byte const> head, std::span<std::byte const> body) override {
     members_[index(to)]->accept(place(), head, body);
@@ -95,8 +111,9 @@ class in_process_link final : public group_link {
     {
       std::scoped_lock const lock(own_.guard);
       if (!queues_[index(from)].empty()) return true;
+      failure_.check();
+      check_left(from);
     }
-    failure_.check();
     return false;
   }
   void take(int from, std::vector<std::byte>& bytes) override {
@@ -111,11 +128,20 @@ class in_process_link final : public group_link {
     std::unique_lock lock(own_.guard);
     while (queues_[index(from)].empty()) {
       failure_.check();
+      check_left(from);
       own_.arrived.wait(lock);
     }
   }
 
  private:
+  void check_left(int from) const {
+    if (has_left_[index(from)] != 0)
+      throw error(
+          errc::no_agreement,
+          "member " + std::to_string(place()) + " of a group waits for member " +
+              std::to_string(from) +
+              ", whose pipeline has ended; run as many steps on all pipelines of a grid");
+  }
   void accept(int from, std::span<std::byte const> head, std::span<std::byte const> body) {
     {
       std::scoped_lock const lock(own_.guard);
@@ -128,6 +154,7 @@ class in_process_link final : public group_link {
   rank_inbox& own_;
   grid_failure const& failure_;
   std::vector<byte_queue> queues_;  // by sender
+  std::vector<char> has_left_;      // by sender: it sends no more
   std::vector<in_process_link*> members_;
 };
 
@@ -160,6 +187,7 @@ struct in_process_grid::shared {
   std::list<detail::rank_inbox> inboxes;  // by rank, as the vectors below
   std::vector<detail::rank_inbox*> inbox_of;
   std::vector<rank_grid> grids;
+  std::vector<std::vector<detail::in_process_link*>> links_of;  // by rank
 };
 
 ZBPP_INLINE rank_grid* grid_place::grid_of(int rank) const {
@@ -179,7 +207,7 @@ ZBPP_INLINE void grid_place::check(int ranks, bool waits_alone) const {
         "the plan has " + std::to_string(ranks) + " ranks and the pipelines of the grid " +
             std::to_string(layout.size(grid_axis::pipeline)) + "; give both the same number");
   detail::require(
-      waits_alone || layout.size(grid_axis::tensor) == 1,
+      waits_alone || layout.size(grid_axis::tensor) * layout.size(grid_axis::expert) == 1,
       "ranks that share stages wait for each other in passes; leave threads.count at 0, for a "
       "thread of each rank");
 }
@@ -202,6 +230,7 @@ namespace detail {
 
 ZBPP_INLINE in_process_grid::in_process_grid(grid const& stated)
     : layout_(detail::whole_layout(stated)), shared_(std::make_unique<shared>()) {
+  shared_->links_of.resize(detail::index(layout_.ranks()));
   for (int rank = 0; rank < layout_.ranks(); ++rank) {
     shared_->inbox_of.push_back(&shared_->inboxes.emplace_back());
     auto const at = layout_.coordinates(rank);
@@ -220,6 +249,7 @@ ZBPP_INLINE in_process_grid::in_process_grid(grid const& stated)
             *shared_->inbox_of[detail::index(rank)],
             shared_->failure);
         members.push_back(link.get());
+        shared_->links_of[detail::index(rank)].push_back(link.get());
         shared_->grids[detail::index(rank)].along(axis) = group(std::move(link));
       }
       for (auto* const member : members) member->connect(members);
@@ -252,6 +282,13 @@ ZBPP_INLINE void in_process_grid::fail(grid_coordinates const& at, std::string c
   for (auto& inbox : shared_->inboxes) inbox.notify_all();
 }
 
+ZBPP_INLINE void in_process_grid::tell_left(grid_place const& at, bool has_left) {
+  for (int pipeline = 0; pipeline < layout_.size(grid_axis::pipeline); ++pipeline) {
+    auto const rank = layout_.rank_of({pipeline, at.data(), at.tensor()});
+    for (auto* const link : shared_->links_of[detail::index(rank)]) link->tell_left(has_left);
+  }
+}
+
 ZBPP_INLINE void in_process_grid::run(std::function<void(grid_place const& place)> const& work) {
   std::mutex guard;
   std::exception_ptr cause;
@@ -259,7 +296,8 @@ ZBPP_INLINE void in_process_grid::run(std::function<void(grid_place const& place
   auto const call = [&](grid_place const& at) {
     std::string text;
     try {
-      return work(at);
+      work(at);
+      return tell_left(at, true);
     } catch (...) {
       auto thrown = std::current_exception();
       text = detail::text_of(thrown);
@@ -272,6 +310,9 @@ ZBPP_INLINE void in_process_grid::run(std::function<void(grid_place const& place
     }
     fail({0, at.data(), at.tensor()}, text);
   };
+  for (int data = 0; data < layout_.size(grid_axis::data); ++data)
+    for (int tensor = 0; tensor < layout_.size(grid_axis::tensor); ++tensor)
+      tell_left(place(data, tensor), false);
   {
     detail::joined_threads others;
     for (int data = 0; data < layout_.size(grid_axis::data); ++data)

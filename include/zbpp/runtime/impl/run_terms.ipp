@@ -10,6 +10,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -87,18 +88,31 @@ template <class Value>
     return std::to_string(value);
 }
 
+// Each of its values has eight bytes, so there are none between them.
+ZBPP_INLINE bool has_same_bits(step_terms const& one, step_terms const& other) noexcept {
+  return std::memcmp(&one, &other, sizeof one) == 0;
+}
+
 ZBPP_INLINE std::string difference(
-    step_terms const& one, int rank_of_one, step_terms const& other, int rank_of_other) {
-  if (rank_of_one > rank_of_other) return difference(other, rank_of_other, one, rank_of_one);
+    step_terms const& one,
+    std::string const& place_of_one,
+    step_terms const& other,
+    std::string const& place_of_other) {
   std::string text;
   any_pair_of(one, other, [&](std::string_view name, auto a, auto b) {
     if (has_same_bits(a, b)) return false;
-    text = std::string(name) + " is " + text_of_term(a) + " on rank " +
-           std::to_string(rank_of_one) + " and " + text_of_term(b) + " on rank " +
-           std::to_string(rank_of_other);
+    text = std::string(name) + " is " + text_of_term(a) + " on " + place_of_one + " and " +
+           text_of_term(b) + " on " + place_of_other;
     return true;
   });
   return text;
+}
+
+ZBPP_INLINE std::string difference(
+    step_terms const& one, int rank_of_one, step_terms const& other, int rank_of_other) {
+  if (rank_of_one > rank_of_other) return difference(other, rank_of_other, one, rank_of_one);
+  return difference(
+      one, "rank " + std::to_string(rank_of_one), other, "rank " + std::to_string(rank_of_other));
 }
 
 ZBPP_INLINE step_terms terms_beside(run_statement const& run, run_statement const& other) {

@@ -14,6 +14,7 @@
 #include <zbpp/runtime/impl/group.ipp>
 #include <zbpp/runtime/impl/in_process.ipp>
 #include <zbpp/runtime/impl/in_process_grid.ipp>
+#include <zbpp/runtime/impl/member_agreement.ipp>
 #include <zbpp/runtime/impl/message.ipp>
 #include <zbpp/runtime/impl/microbatch.ipp>
 #include <zbpp/runtime/impl/object.ipp>

@@ -41,6 +41,12 @@ ZBPP_INLINE step_agreement::step_agreement(
   resume(state);
 }
 
+ZBPP_INLINE void step_agreement::join(group& members) {
+  std::size_t layers = 0;
+  for (auto const& chunk : chunks_) layers += index(chunk.optimizer.layers());
+  members_.join(members, layers);
+}
+
 ZBPP_INLINE void step_agreement::resume(training_state const& state) {
   forget_step();
   report_ = {};
@@ -109,9 +115,11 @@ ZBPP_INLINE void step_agreement::measure(pass_context ctx) {
   will_step_early_ = false;
   known_.assign(1, {0, 0, 0});
   own_.clear();
+  asked_ = members_.is_alone() ? after_step::go_on
+                               : members_.agree(terms(), asked_alike_.value_or(request_));
   if (accumulates()) return;
-  for (auto& chunk : chunks_) {
-    chunk.is_finite = true;
+  layers_.clear();
+  for (auto const& chunk : chunks_) {
     states_.assign(index(chunk.optimizer.layers()), {});
     if (states_.empty()) continue;
     if (chunk.states != nullptr)
@@ -119,16 +127,28 @@ ZBPP_INLINE void step_agreement::measure(pass_context ctx) {
     else
       chunk.optimizer.measure(states_, ctx);
     std::int32_t layer = 0;
-    bool counts_tied = chunk.counts_tied;
     for (auto const& s : states_) {
-      chunk.is_finite = chunk.is_finite && s.is_finite && std::isfinite(s.sum_of_squares);
+      layers_.push_back(
+          {.sum_of_squares = s.sum_of_squares,
+           .stage = chunk.stage,
+           .layer = layer,
+           .is_finite = s.is_finite && std::isfinite(s.sum_of_squares) ? 1 : 0,
+           .is_replicated = chunk.optimizer.is_replicated(layer) ? 1 : 0});
+      ++layer;
+    }
+  }
+  members_.combine(layers_);
+  auto left = std::span<layer_gradients const>(layers_);
+  for (auto& chunk : chunks_) {
+    chunk.is_finite = true;
+    bool counts_tied = chunk.counts_tied;
+    for (; !left.empty() && left.front().stage == chunk.stage; left = left.subspan(1)) {
+      auto const& [sum, stage, layer, is_finite, is_replicated] = left.front();
+      chunk.is_finite = chunk.is_finite && is_finite != 0;
       bool const is_tied = chunk.optimizer.is_tied(layer);
       if (!is_tied || std::exchange(counts_tied, false))
         own_.push_back(
-            {s.is_finite ? s.sum_of_squares : std::numeric_limits<double>::infinity(),
-             chunk.stage,
-             layer});
-      ++layer;
+            {is_finite != 0 ? sum : std::numeric_limits<double>::infinity(), stage, layer});
     }
   }
 }
@@ -171,7 +191,9 @@ ZBPP_INLINE void step_agreement::hand_on(state_link& link, ticks arrival) {
   known_.insert(known_.end(), own_.begin(), own_.end());
   auto& waiting = known_.front().layer;
   auto& next = known_.front().stage;
-  next = std::max(next, static_cast<std::int32_t>(asked_alike_.value_or(request_)));
+  // Members of a tensor group say it when they measure, so that it is the same on all.
+  auto const asked = members_.is_alone() ? asked_alike_.value_or(request_) : asked_;
+  next = std::max(next, static_cast<std::int32_t>(asked));
   auto const known = judge_known();
   will_step_early_ = !waits_ && (known.is_plain() || !may_go_back());
   if (!waits_ && !will_step_early_) ++waiting;
