@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Moves messages between processes by MPI. A message is a header, and behind it the bytes of its
-// buffers, which MPI takes from the sender's arena and writes into the receiver's.
+// Moves messages between processes by MPI, which takes buffers from the sender's arena and writes
+// them into the receiver's.
 #pragma once
 
 #include <zbpp/model/costs.hpp>
@@ -24,6 +24,7 @@ namespace zbpp::mpi::detail {
 
 class incoming;
 class outgoing;
+enum class send_mode : std::uint8_t;
 
 /// Moves the messages of one rank. Models `multi_step_transport` and `acknowledging_transport`.
 ///
@@ -32,12 +33,13 @@ class transport {
  public:
   static constexpr ticks not_yet = -1;
   /// How many tags one takes.
-  static constexpr int tags = 6;
+  static constexpr int tags = 4;
 
   /// @param among      whose ranks are those of the pipeline; its errors are returned
   /// @param first_tag  of `tags` that nobody else uses there
   /// @param place_of   the rank in `among` of each rank
   /// @param largest    the largest message of each channel in bytes, 0 where none is declared
+  /// @param mode       plain in training, where channels say how many messages are under way
   transport(
       MPI_Comm among,
       int first_tag,
@@ -45,6 +47,7 @@ class transport {
       std::span<int const> place_of,
       std::vector<channel> const& channels,
       std::vector<bytes> const& largest,
+      send_mode mode,
       ranks_settings const& settings);
   transport(transport const&) = delete;
   transport& operator=(transport const&) = delete;

@@ -14,6 +14,7 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/mpi/detail/call.hpp>
+#include <zbpp/mpi/detail/channel_ends.hpp>
 #include <zbpp/mpi/detail/transport.hpp>
 #include <zbpp/mpi/ranks.hpp>
 
@@ -72,6 +73,15 @@ ZBPP_INLINE void check_settings(ranks_settings const& settings) {
         "pipeline on the thread that initialized MPI");
 }
 
+/// @return plain, unless a program has forward passes alone: an evaluation, where nothing comes
+/// back
+[[nodiscard]] ZBPP_INLINE send_mode mode_of(program const& program) {
+  for (int rank = 0; rank < program.ranks(); ++rank)
+    for (auto const& i : program.instructions(rank))
+      if (i.is_pass() && i.kind != instruction_kind::forward) return send_mode::plain;
+  return send_mode::synchronous;
+}
+
 }  // namespace detail
 
 ZBPP_INLINE ranks::executor::executor(mpi::ranks by, plan const& planned)
@@ -99,6 +109,7 @@ ZBPP_INLINE std::unique_ptr<detail::transport> ranks::executor::make_transport(
       places,
       messages.channels(),
       largest_messages(messages, problem),
+      detail::mode_of(program),
       settings_);
   // A transport whose program could not be prepared is destroyed; its address may be in use again.
   parts_.remove_if([&](program_part const& gone) { return gone.messages == made.get(); });

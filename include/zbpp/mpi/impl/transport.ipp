@@ -30,6 +30,7 @@ ZBPP_INLINE transport::transport(
     std::span<int const> place_of,
     std::vector<channel> const& channels,
     std::vector<bytes> const& largest,
+    send_mode mode,
     ranks_settings const& settings)
     : rank_(rank), out_(channels.size()), in_(channels.size()), open_(channels.size()) {
   zbpp::detail::require(
@@ -39,7 +40,7 @@ ZBPP_INLINE transport::transport(
     // Two channels between two ranks have tags of their own even if both are one process.
     auto const tag = first_tag + (ends.from < ends.to ? 0 : tags / 2);
     auto const place = [&](int peer) {
-      return channel_place{among, place_of[zbpp::detail::index(peer)], tag};
+      return channel_place{among, place_of[zbpp::detail::index(peer)], tag, tag + 1};
     };
     if (ends.to == rank) in_[c] = std::make_unique<incoming>(place(ends.from), ends, largest[c]);
     if (ends.from == rank)
@@ -47,7 +48,8 @@ ZBPP_INLINE transport::transport(
           place(ends.to),
           ends,
           largest[c],
-          largest[c] > 0 ? largest[c] : settings.largest_undeclared_message);
+          largest[c] > 0 ? largest[c] : settings.largest_undeclared_message,
+          mode);
   }
 }
 
