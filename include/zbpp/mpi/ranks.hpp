@@ -92,6 +92,9 @@ class ranks::executor : public asio::one_rank {
   /// @return true: the rank has this process to itself
   [[nodiscard]] static constexpr bool waits_idle() noexcept { return true; }
 
+  /// @return whether the times of messages are recorded
+  [[nodiscard]] bool records_messages() const noexcept { return settings_.records_messages; }
+
   /// @return what carries the messages of this rank
   [[nodiscard]] std::unique_ptr<detail::transport> make_transport(
       program const& program, traffic const& messages, problem const& problem);

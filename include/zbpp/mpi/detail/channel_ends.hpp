@@ -21,6 +21,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -275,9 +276,11 @@ class outgoing {
 class incoming {
  public:
   /// @param declared  the size that the plan declares, in bytes; 0 when it does not
-  incoming(channel_place place, channel const& ends, bytes declared)
+  /// @param notes_arrivals  whether `arrived_at` is going to be asked
+  incoming(channel_place place, channel const& ends, bytes declared, bool notes_arrivals)
       : place_(place),
         bare_size_(bare_size(declared)),
+        notes_arrivals_(notes_arrivals),
         slots_(zbpp::detail::index(ends.slots) + 1),
         numbers_(std::bit_ceil(zbpp::detail::index(ends.in_flight) + slots_.size() + 1)) {}
   incoming(incoming const&) = delete;
@@ -309,6 +312,7 @@ class incoming {
         allocate(slot, *memory);
       }
       if (!slot.payload.are_done()) break;
+      if (notes_arrivals_) entry_of(now).arrived_at = std::chrono::steady_clock::now();
     }
     // Release: who sees the count sees what MPI wrote.
     arrived_.store(now, std::memory_order_release);
@@ -319,6 +323,12 @@ class incoming {
   [[nodiscard]] bool has_arrived(std::int32_t sequence) const noexcept {
     auto const number = first_ + static_cast<std::uint32_t>(sequence);
     return number < arrived_.load(std::memory_order_acquire) && entry_of(number).step == step_;
+  }
+  /// @return when a message of this step was found to be here; one that has arrived and is not
+  ///         taken
+  [[nodiscard]] std::chrono::steady_clock::time_point arrived_at(
+      std::int32_t sequence) const noexcept {
+    return entry_of(first_ + static_cast<std::uint32_t>(sequence)).arrived_at;
   }
   /// Gives a message that has arrived, and opens the next receive.
   /// @throws error (io_failed), std::bad_alloc
@@ -395,6 +405,7 @@ class incoming {
     std::size_t slot = 0;
     std::uint32_t step = 0;
     bool is_full = false;
+    std::chrono::steady_clock::time_point arrived_at{};
   };
 
   [[nodiscard]] number_entry& entry_of(std::uint64_t number) noexcept {
@@ -470,7 +481,7 @@ class incoming {
         return true;
       }
     }
-    entry_of(read_++) = {i, read_step_, true};
+    entry_of(read_++) = {.slot = i, .step = read_step_, .is_full = true};
     return true;
   }
   void release(std::uint64_t number, arena& memory) {
@@ -489,6 +500,7 @@ class incoming {
 
   channel_place place_;
   std::size_t bare_size_;
+  bool notes_arrivals_;
   std::vector<slot_state> slots_;
   std::vector<number_entry> numbers_;  // its length is a power of two
   std::vector<std::size_t> waiting_;   // slots whose receive is open, as they were opened

@@ -12,6 +12,7 @@
 #include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/transport.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mpi.h>
@@ -71,6 +72,10 @@ class transport {
   [[nodiscard]] bool have_arrived(int channel, std::int32_t count) const noexcept {
     return arrival(channel, count - 1) != not_yet;
   }
+  /// @return when all of a message was found to be here; for one that has arrived and is not taken,
+  ///         where `records_messages` is set
+  [[nodiscard]] std::chrono::steady_clock::time_point arrived_at(
+      int channel, std::int32_t sequence) const noexcept;
   /// Gives a message that has arrived, in memory of the receiving rank, and closes its slot.
   /// @throws error (io_failed), std::bad_alloc
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes most);

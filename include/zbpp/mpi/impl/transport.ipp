@@ -42,7 +42,9 @@ ZBPP_INLINE transport::transport(
     auto const place = [&](int peer) {
       return channel_place{among, place_of[zbpp::detail::index(peer)], tag, tag + 1};
     };
-    if (ends.to == rank) in_[c] = std::make_unique<incoming>(place(ends.from), ends, largest[c]);
+    if (ends.to == rank)
+      in_[c] =
+          std::make_unique<incoming>(place(ends.from), ends, largest[c], settings.records_messages);
     if (ends.from == rank)
       out_[c] = std::make_unique<outgoing>(
           place(ends.to),
@@ -94,6 +96,11 @@ ZBPP_INLINE void transport::send(int channel, message&& msg, ticks) {
 
 ZBPP_INLINE ticks transport::arrival(int channel, std::int32_t sequence) const noexcept {
   return in_[zbpp::detail::index(channel)]->has_arrived(sequence) ? 0 : not_yet;
+}
+
+ZBPP_INLINE std::chrono::steady_clock::time_point transport::arrived_at(
+    int channel, std::int32_t sequence) const noexcept {
+  return in_[zbpp::detail::index(channel)]->arrived_at(sequence);
 }
 
 ZBPP_INLINE message transport::take(int channel, std::int32_t sequence, bytes most) {
