@@ -56,6 +56,10 @@ class ranks {
 
 namespace detail {
 
+/// Refuses settings out of range, and an MPI that gives its threads less than they need.
+/// @throws error (bad_argument)
+void check_settings(ranks_settings const& settings);
+
 /// Waits in turns of two kinds: at once as long as it was made for, then with a sleep between.
 class polling_pause {
  public:

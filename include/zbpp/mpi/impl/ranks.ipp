@@ -40,14 +40,12 @@ namespace detail {
   }
 }
 
-/// Refuses settings out of range, and an MPI that gives its threads less than they need.
-/// @throws error (bad_argument)
 ZBPP_INLINE void check_settings(ranks_settings const& settings) {
   zbpp::detail::require(
       settings.largest_undeclared_message > 0,
       "ranks_settings::largest_undeclared_message is 0 bytes or less; set it above 0");
   zbpp::detail::require(
-      settings.progress_interval > std::chrono::microseconds(0),
+      !settings.progress_thread || settings.progress_interval > std::chrono::microseconds(0),
       "ranks_settings::progress_interval is 0 or less; set it above 0, or progress_thread to "
       "false");
   zbpp::detail::require(
