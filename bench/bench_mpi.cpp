@@ -6,6 +6,7 @@
 // brackets that of the fastest ones, which other work disturbs less.
 #include "median.hpp"
 #include <zbpp/model/program.hpp>
+#include <zbpp/mpi/detail/channel_ends.hpp>
 #include <zbpp/mpi/detail/transport.hpp>
 #include <zbpp/mpi/rendezvous.hpp>
 #include <zbpp/runtime/arena.hpp>
@@ -62,6 +63,7 @@ double by_transport(zbpp::mpi::rendezvous& run, std::size_t size) {
       std::array{0, 1},
       {{0, 1, 1, 2}, {1, 0, 1, 2}},
       {most, most},
+      zbpp::mpi::detail::send_mode::plain,
       {});
   own.bind(run.rank(), memory, &wake);
   auto const out = run.rank();
@@ -81,10 +83,8 @@ double by_transport(zbpp::mpi::rendezvous& run, std::size_t size) {
         },
         [&] {
           own.post_receive(in, most);
-          while (own.arrival(in, taken) == transport::not_yet) {
-            own.poll();
+          for (own.poll(); own.arrival(in, taken) == transport::not_yet; own.poll())
             std::this_thread::yield();
-          }
           static_cast<void>(own.take(in, taken++, most));
           if (run.rank() == 0) own.retire(out, sent);
         });

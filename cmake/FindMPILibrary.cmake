@@ -42,14 +42,15 @@ if(MPILibrary_CXX)
   mpi_library_folders("${MPILibrary_CXX}" mpi_library_incdirs mpi_library_libdirs)
 endif()
 find_path(MPILibrary_INCLUDE_DIR mpi.h PATHS ${mpi_library_incdirs} NO_DEFAULT_PATH)
-find_library(MPILibrary_LIBRARY NAMES mpi mpich NAMES_PER_DIR PATHS ${mpi_library_libdirs} NO_DEFAULT_PATH)
-mark_as_advanced(MPILibrary_INCLUDE_DIR MPILibrary_LIBRARY)
 
+# In a folder that both share, libmpi is that of Open MPI; MPICH alone has both names.
+set(mpi_library_names mpi)
 if(MPILibrary_INCLUDE_DIR)
   file(STRINGS "${MPILibrary_INCLUDE_DIR}/mpi.h" mpi_library_lines
     REGEX "^#define (OMPI_(MAJOR|MINOR|RELEASE)_VERSION|MPICH_VERSION) ")
   if(mpi_library_lines MATCHES "MPICH_VERSION +\"([0-9.]+)")
     set(MPILibrary_NAME MPICH)
+    set(mpi_library_names mpich mpi)
     set(MPILibrary_VERSION "${CMAKE_MATCH_1}")
   else()
     set(MPILibrary_NAME "Open MPI")
@@ -57,6 +58,8 @@ if(MPILibrary_INCLUDE_DIR)
     string(REPLACE ";" "." MPILibrary_VERSION "${MPILibrary_VERSION}")
   endif()
 endif()
+find_library(MPILibrary_LIBRARY NAMES ${mpi_library_names} PATHS ${mpi_library_libdirs} NO_DEFAULT_PATH)
+mark_as_advanced(MPILibrary_INCLUDE_DIR MPILibrary_LIBRARY)
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(MPILibrary

@@ -3,6 +3,8 @@
 // Pipelines over MPI, one rank in each process: `mpirun` starts this program several times, and
 // each process runs all cases.
 #include <zbpp/analysis/plan.hpp>
+#include <zbpp/asio/measure.hpp>
+#include <zbpp/error.hpp>
 #include <zbpp/mpi/ranks.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
@@ -11,11 +13,13 @@
 #include <support/count_allocations.hpp>
 #include <support/plan_grid.hpp>
 #include <support/rank_outcome.hpp>
+#include <support/refusal.hpp>
 #include <support/same_bits.hpp>
 #include <support/toy_mlp.hpp>
 #include <support/toy_objects.hpp>
 #include <support/toy_run.hpp>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -167,6 +171,56 @@ TEST_CASE("over MPI optimizer steps have the bits of one process", "[mpi][optimi
   CHECK(amended > 0);
 }
 
+TEST_CASE("a step over MPI is gathered with its messages", "[mpi]") {
+  auto run = meet();
+  auto const planned = toy_plan("zb_h1", run.ranks(), 6);
+  auto all = toy::make_model(planned.problem().stages());
+  std::array stages{toy::hand_written(all[zbpp::detail::index(run.rank())])};
+  for (bool const has_thread : {false, true}) {
+    ranks_settings settings{.progress_thread = has_thread, .records_messages = true};
+    zbpp::pipeline pipe(planned, zbpp::mpi::ranks(run, settings), stages);
+    pipe.step();
+    auto const& own = pipe.step();
+    for (auto const& m : own.messages.all()) {
+      INFO(to_string(m));
+      CHECK((m.to != run.rank() || m.arrived != zbpp::timed_message::unknown));
+    }
+    auto const [measured, messages, clocks] = zbpp::asio::gather_step(run, planned, own);
+    CHECK(messages.size() == zbpp::detail::index(2 * 6 * (run.ranks() - 1)));
+    zbpp::ticks drift = 0;  // what the clocks may have drifted in the step
+    for (auto const& clock : clocks) drift = std::max(drift, clock.error);
+    for (auto const& m : messages.all()) {
+      INFO(to_string(m));
+      CHECK(m.arrived + drift >= m.sent);
+      CHECK(m.taken >= m.arrived);
+      auto const needed = std::ranges::find(measured[m.to], m.pass, &zbpp::timed_pass::pass);
+      REQUIRE(needed != measured[m.to].end());
+      CHECK(needed->start >= m.taken);
+    }
+  }
+}
+
+TEST_CASE("a step over MPI that one rank alone records is not gathered", "[mpi]") {
+  auto run = meet();
+  if (run.ranks() == 1) return;
+  auto const planned = toy_plan("zb_h1", run.ranks(), 6);
+  auto all = toy::make_model(planned.problem().stages());
+  std::array stages{toy::hand_written(all[zbpp::detail::index(run.rank())])};
+  ranks_settings settings{.records_messages = run.rank() == 1};
+  zbpp::pipeline pipe(planned, zbpp::mpi::ranks(run, settings), stages);
+  auto own = pipe.step();
+  CHECK(
+      refusal(
+          zbpp::errc::bad_argument,
+          [&] { static_cast<void>(zbpp::asio::gather_step(run, planned, own)); }) ==
+      "rank 0: gather_step: the rank recorded other messages than those of the plan, or none; set "
+      "records_messages on all ranks, and give the plan that ran");
+  own.messages = {};
+  auto const gathered = zbpp::asio::gather_step(run, planned, own);
+  CHECK(gathered.messages.size() == 0);
+  CHECK(gathered.measured == zbpp::asio::gather_timeline(run, planned.schedule(), own.measured));
+}
+
 TEST_CASE("pipelines over MPI take turns on one communicator of the user's", "[mpi]") {
   MPI_Comm of_user = MPI_COMM_NULL;
   auto first = meet();
@@ -205,7 +259,8 @@ TEST_CASE("a step over MPI allocates nothing once it has run", "[mpi]") {
   std::vector<toy::hand_written> stages;
   for (int s : planned.problem().placement().stages_of(run.rank()))
     stages.emplace_back(all[static_cast<std::size_t>(s)]);
-  zbpp::pipeline pipe(planned, zbpp::mpi::ranks(run, {.progress_thread = false}), stages);
+  zbpp::pipeline pipe(
+      planned, zbpp::mpi::ranks(run, {.progress_thread = false, .records_messages = true}), stages);
   for (int i = 0; i < 20; ++i) pipe.step();
   CHECK(count_allocations([&] {
           for (int i = 0; i < 100; ++i) pipe.step();

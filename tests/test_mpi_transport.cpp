@@ -4,6 +4,7 @@
 #include <zbpp/mpi/detail/channel_ends.hpp>
 #include <zbpp/mpi/detail/transport.hpp>
 
+#include <support/both_ends.hpp>
 #include <support/catch.hpp>
 #include <support/mpi_pair.hpp>
 #include <support/refusal.hpp>
@@ -27,7 +28,9 @@ using zbpp::errc;
 using zbpp::message;
 using zbpp::purpose;
 using zbpp::mpi::detail::most_in_header;
+using zbpp::mpi::detail::send_mode;
 using zbpp::mpi::detail::transport;
+using zbpp::test::holds_soon;
 using zbpp::test::mpi_pair;
 using zbpp::test::refusal;
 using zbpp::test::two_ranks;
@@ -56,17 +59,17 @@ bool is_message(message const& msg, std::uint32_t number, std::vector<std::size_
   return is_right;
 }
 
-auto make_pair(bytes largest) {
+auto make_pair(bytes largest, send_mode mode = send_mode::plain) {
   return [=](int, std::vector<channel> const& channels) {
-    return std::make_unique<mpi_pair>(channels, largest);
+    return std::make_unique<mpi_pair>(channels, largest, mode);
   };
 }
 
 // Sends messages of all forms, of which between one and five are under way.
 template <class Random>
-void exchange(Random& random) {
+void exchange(Random& random, send_mode mode) {
   constexpr std::size_t declared = 3000;
-  two_ranks<mpi_pair> pair(make_pair(declared), 5);
+  two_ranks<mpi_pair> pair(make_pair(declared, mode), 5);
   std::vector<std::vector<std::size_t>> sent;
   std::int32_t taken = 0;
   for (std::uint32_t n = 0; n < 400; ++n) {
@@ -103,15 +106,16 @@ TEST_CASE("a transport of MPI does what every transport has to do", "[mpi]") {
   STATIC_REQUIRE(zbpp::acknowledging_transport<transport>);
   STATIC_REQUIRE(zbpp::multi_step_transport<transport>);
   for (bytes const largest : {bytes{512}, bytes{0}})
-    DYNAMIC_SECTION("largest message: " << largest) {
-      zbpp::test::check_transport<mpi_pair>(make_pair(largest));
-    }
+    for (auto const mode : {send_mode::plain, send_mode::synchronous})
+      DYNAMIC_SECTION("largest message: " << largest << ", mode " << static_cast<int>(mode)) {
+        zbpp::test::check_transport<mpi_pair>(make_pair(largest, mode));
+      }
 }
 
 TEST_CASE("messages of all sizes and forms arrive in order, as they were", "[mpi]") {
   for (std::uint64_t trial = 0; trial < 4; ++trial) {
     ZBPP_SEEDED(random, trial);
-    exchange(random);
+    exchange(random, trial % 2 == 0 ? send_mode::plain : send_mode::synchronous);
   }
 }
 
@@ -134,9 +138,11 @@ TEST_CASE("a message of the declared size is taken where MPI wrote it", "[mpi]")
 }
 
 TEST_CASE("an evaluation's sender gets no further than its receiver has slots", "[mpi]") {
-  for (std::size_t const size : {std::size_t{8}, std::size_t{100'000}}) {
+  constexpr std::size_t declared = 100'000;
+  for (auto const& [size, largest] :
+       {std::pair(std::size_t{8}, 0), std::pair(declared, 0), std::pair(declared, 100'000)}) {
     constexpr int depth = 3;
-    two_ranks<mpi_pair> pair(make_pair(0), depth);
+    two_ranks<mpi_pair> pair(make_pair(largest, send_mode::synchronous), depth);
     auto& sender = pair.transport->end(0);
     std::int32_t sent = 0;
     // One receive more than there are slots is open, so that a message may come while all are full.
@@ -153,6 +159,26 @@ TEST_CASE("an evaluation's sender gets no further than its receiver has slots", 
     for (std::int32_t n = 0; n <= sent; ++n) {
       pair.transport->post_receive(0, static_cast<bytes>(size));
       CHECK(is_message(pair.receive(0, n, static_cast<bytes>(size)), 0, {size}));
+    }
+    pair.transport->drain();
+  }
+}
+
+TEST_CASE("in training a small message is delivered before its receiver looks", "[mpi]") {
+  for (bytes const largest : {bytes{0}, bytes{1000}}) {
+    two_ranks<mpi_pair> pair(make_pair(largest), 8);
+    auto& sender = pair.transport->end(0);
+    for (std::int32_t n = 0; n < 8; ++n) {
+      pair.transport->send(0, make_message(pair.memory[0], 0, {8}), 0);
+      CHECK(holds_soon([&] {
+        sender.poll();
+        return sender.is_released(0, n + 1);
+      }));
+    }
+    CHECK(sender.is_flushed());
+    for (std::int32_t n = 0; n < 8; ++n) {
+      pair.transport->post_receive(0, 8);
+      CHECK(is_message(pair.receive(0, n, 8), 0, {8}));
     }
     pair.transport->drain();
   }
@@ -188,6 +214,7 @@ TEST_CASE("another thread moves messages on, and takes no memory of the arena", 
 
 TEST_CASE("messages of an older step are given up where they arrive", "[mpi]") {
   for (std::size_t const size : {std::size_t{8}, std::size_t{4000}, std::size_t{3000}}) {
+    INFO("size " << size);
     two_ranks<mpi_pair> pair(make_pair(4000), 3);
     auto& sender = pair.transport->end(0);
     auto& receiver = pair.transport->end(1);

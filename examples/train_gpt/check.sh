@@ -16,6 +16,7 @@
 #                  and as many, fewer or more go on to the bits of a run that never stopped; so do all
 #                  ranks in one process
 #   tcp_memory     no process holds the stages of the others, not even while stages are measured
+#   mpi            the same of processes that MPI_RUN=... starts, the mpirun of the library at hand
 #   tcp_reference  a rank that is killed while rank 0 runs the reference ends all of them at once
 #
 # ZBPP_MODEL=... are the options of another small model. ZBPP_SEED=... repeats the random choices, as far
@@ -344,6 +345,46 @@ check_tcp() {
   ends 0 "a run with checkpoints" here --ranks 2 "$@" --steps 4 --checkpoint "$scratch/own-0"
   apart_by "$own" 2 "$@" --steps 4 --every 2 --resume && fail "another newest one went unnoticed"
   says 'has step-000004 at rank 0 and no checkpoint at rank 1; name a folder'
+}
+
+check_mpi() {
+  # over_mpi RANKS ARGUMENT...: trains in as many processes.
+  over_mpi() {
+    n=$1
+    shift
+    timeout 280 "$MPI_RUN" -n "$n" "$program" --transport mpi $model --text "$text" \
+      --out "$scratch" "$@" >"$scratch/log" 2>&1
+  }
+  # same RANKS ARGUMENT...: trains in one process and in many, and compares.
+  same() {
+    n=$1
+    shift
+    ends 0 "one process, $n ranks" here --ranks "$n" --no-reference "$@"
+    right=$(digest)
+    rm -f "$scratch/loss.svg"
+    ends 0 "$n processes" over_mpi "$n" "$@"
+    gives "$right" "$n processes"
+    says ' yes '
+    [ -s "$scratch/loss.svg" ] || fail "$n processes: no loss.svg"
+    echo "$n processes, $*: $right"
+  }
+  same 2 --policy zb_v --layers 4 --steps 8 --explain
+  same 3 --policy zb_h2 --layers 4 --steps 12 --clip 1.5 --tied
+
+  # What they keep goes on in one process.
+  set -- --policy zb_h1 --layers 4 --no-reference --checkpoint "$folder" --every 2
+  ends 0 "processes with checkpoints" over_mpi 2 "$@" --steps 8
+  right=$(digest)
+  rm -rf "$folder/step-000008"
+  ends 0 "one process" here --ranks 2 "$@" --steps 8 --resume
+  gives "$right" "resumed in one process"
+
+  ends 2 "2 processes are no 3 ranks" over_mpi 2 --policy zb_h1 --layers 4 --ranks 3
+  says 'ranks is 3 and MPI started 2'
+  set -- "$program" --transport mpi $model --policy zb_h1 --text "$text" --out "$scratch"
+  timeout 100 "$MPI_RUN" -n 1 "$@" --seed 0 : -n 1 "$@" --seed 1 >"$scratch/log" 2>&1 &&
+    fail "another seed went unnoticed"
+  says 'train_gpt: rank [01]: rank 1 differs from rank 0 in: --seed (1 at rank 1, 0 at'
 }
 
 check_tcp_killed() {

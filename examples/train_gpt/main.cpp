@@ -40,8 +40,8 @@ slow_rank read_slow_rank(std::string const& given, options const& o) {
     throw setting_error(
         "--slow-rank '" + given + "' is not a rank below " + std::to_string(o.ranks) +
         " and a factor from 1 to 100, such as 1:1.5");
-  if (o.by == transport::tcp)
-    throw setting_error("--slow-rank is for threads; leave --transport tcp out");
+  if (o.by != transport::threads)
+    throw setting_error("--slow-rank is for threads; leave --transport out");
   return slow;
 }
 
@@ -53,8 +53,8 @@ void settle_replicas(options const& o) {
         "--data is " + std::to_string(o.how.replicas) + " and --microbatches is " +
         std::to_string(o.how.microbatches) + "; each replica has as many of them, so give " +
         std::to_string((o.how.microbatches / o.how.replicas + 1) * o.how.replicas));
-  if (o.by == transport::tcp)
-    throw setting_error("--data is for replicas on threads; leave --transport tcp out");
+  if (o.by != transport::threads)
+    throw setting_error("--data is for replicas on threads; leave --transport out");
   if (o.adapts)
     throw setting_error(
         "--adaptive changes the plan of one pipeline, and replicas need the same; leave --data or "
@@ -82,10 +82,10 @@ std::optional<options> read_options(int argc, char const* const* argv) {
       "up; their bits are those of a plain loop that adds them up in the same order.\n"
       "With --transport tcp this is one rank of several processes, which torchrun, mpirun, srun or "
       "a\n"
-      "shell loop starts (docs/launch.md), all with the same options. Rank 0 tells and writes, of "
-      "the\n"
-      "files only loss.svg, and with --explain trace.json and plan.json; an interrupt ends them\n"
-      "all at once, without a last checkpoint.",
+      "shell loop starts (docs/launch.md), all with the same options; with --transport mpi, one\n"
+      "that mpirun or srun starts. Rank 0 tells and writes, of the files only loss.svg, and with\n"
+      "--explain trace.json and plan.json; an interrupt ends them all at once, without a last\n"
+      "checkpoint.",
       "train_gpt");
   app.option_defaults()->always_capture_default();
   app.add_option("--text", o.text, "Text to learn; without it, the repository's headers and docs")
@@ -94,19 +94,19 @@ std::optional<options> read_options(int argc, char const* const* argv) {
   app.add_option(
          "--transport",
          by,
-         "threads, all ranks in this process; or tcp, this is one rank, of one --policy")
-      ->check(is_one_of({"threads", "tcp"}));
+         "threads, all ranks in this process; or tcp or mpi, this is one rank, of one --policy")
+      ->check(is_one_of({"threads", "tcp", "mpi"}));
   auto* const bind =
-      app.add_option("--bind", o.bind, "Address of this machine where a rank of tcp listens");
+      app.add_option("--bind", o.bind, "Address of this machine where a rank apart listens");
   auto* const advertise =
       app.add_option(
              "--advertise", o.advertise, "Name or address that others reach it by, if not --bind")
           ->option_text("HOST");
   auto* const join =
-      app.add_option("--join", o.join_seconds, "Seconds that ranks of tcp have to find each other")
+      app.add_option("--join", o.join_seconds, "Seconds that ranks apart have to find each other")
           ->check(whole_number(1, 86'400));
   auto* const ranks =
-      app.add_option("--ranks", o.ranks, "Ranks of the pipeline; with tcp as many as were launched")
+      app.add_option("--ranks", o.ranks, "Ranks of the pipeline; apart, as many as were launched")
           ->check(whole_number(1, 64));
   app.add_option("--data", o.how.replicas, "Replicas of the model, each a pipeline; on threads")
       ->check(whole_number(1, 64));
@@ -181,7 +181,8 @@ std::optional<options> read_options(int argc, char const* const* argv) {
   app.add_flag("--no-reference", is_alone, "Leave the sequential run out: nothing is compared")
       ->default_str("");
   if (!parse(app, argc, argv)) return std::nullopt;
-  o.by = by == "tcp" ? transport::tcp : transport::threads;
+  o.by = by == "mpi" ? transport::mpi : by == "tcp" ? transport::tcp : transport::threads;
+  bool const is_apart = o.by != transport::threads;
   o.reference = !is_alone;
   o.names_ranks = ranks->count() > 0;
   o.names_policies = policies->count() > 0;
@@ -189,26 +190,26 @@ std::optional<options> read_options(int argc, char const* const* argv) {
   if (!o.checkpoint.empty() && !names_one)
     throw setting_error(
         "--checkpoint keeps the run of one policy; name one, such as --policy zb_v");
-  if (o.by == transport::tcp && !names_one)
-    throw setting_error("--transport tcp runs one policy; name one, such as --policy zb_v");
+  if (is_apart && !names_one)
+    throw setting_error("--transport " + by + " runs one policy; name one, such as --policy zb_v");
   settle_steps(app, o.how.optimizer, o.kinds);
-  if (o.kinds.size() > 1 && (!o.checkpoint.empty() || o.by == transport::tcp))
-    throw setting_error("--checkpoint and --transport tcp are for one kind of --step");
+  if (o.kinds.size() > 1 && (!o.checkpoint.empty() || is_apart))
+    throw setting_error("--checkpoint and --transport tcp or mpi are for one kind of --step");
   for (auto const* const only : {bind, advertise, join})
-    if (o.by != transport::tcp && only->count() > 0)
-      throw setting_error(only->get_name() + " is for --transport tcp; threads need it not");
+    if (!is_apart && only->count() > 0)
+      throw setting_error(only->get_name() + " is for --transport tcp or mpi; threads need it not");
   if (o.divides_vocabulary && o.how.model.is_tied)
     throw setting_error(
         "--vocabulary-parallel divides the weights of the head, and --tied gives all of them to "
         "the embedding, too; leave one of the two out");
-  if (o.adapts && o.by == transport::tcp)
-    throw setting_error("--adaptive moves stages between threads; leave --transport tcp out");
+  if (o.adapts && is_apart)
+    throw setting_error("--adaptive moves stages between threads; leave --transport out");
   if (o.how.replicas > 1) settle_replicas(o);
   if (o.adapts && !o.names_policies) o.policies = {"greedy_auto"};
   if (!slow.empty()) o.slow = read_slow_rank(slow, o);
   if (o.divides_vocabulary && !o.names_policies && !o.adapts)
     o.policies = {"interleaved", "zb_v", "greedy_auto"};
-  if (o.by == transport::threads) settle_ranks(o);
+  if (!is_apart) settle_ranks(o);
   auto& step = o.how.optimizer;
   step.kind = optimizer == "adam" ? optimizer_kind::adam : optimizer_kind::sgd;
   step.learning_rate = learning_rate > 0.0F ? learning_rate : default_rate(step.kind);
@@ -222,6 +223,7 @@ int run(int argc, char** argv) {
   auto const o = read_options(argc, argv);
   if (!o) return 0;
   if (o->by == transport::tcp) return train_in_processes(*o);
+  if (o->by == transport::mpi) return train_over_mpi(*o);
   ranks_here ranks;
   return train(*o, ranks);
 }

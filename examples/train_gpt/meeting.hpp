@@ -18,6 +18,15 @@
 
 namespace gpt {
 
+/// Refuses a number of ranks that is not what was started.
+/// @throws setting_error
+inline void check_ranks(int ranks, zbpp::asio::launch const& start) {
+  if (ranks != start.ranks)
+    throw setting_error(
+        "--ranks is " + std::to_string(ranks) + " and " + start.source + " started " +
+        std::to_string(start.ranks) + "; start as many, or leave --ranks out");
+}
+
 /// Finds out which rank this process is, of how many.
 /// @param transport  what the user chose, as an error shall name it
 /// @param ranks      what the user said, if anything
@@ -30,10 +39,7 @@ namespace gpt {
   } catch (zbpp::error const& wrong) {
     throw setting_error("--transport " + transport + ": " + wrong.what());
   }
-  if (ranks && *ranks != start.ranks)
-    throw setting_error(
-        "--ranks is " + std::to_string(*ranks) + " and " + start.source + " started " +
-        std::to_string(start.ranks) + "; start as many, or leave --ranks out");
+  if (ranks) check_ranks(*ranks, start);
   return start;
 }
 

@@ -15,7 +15,7 @@
 namespace gpt {
 
 /// Says where ranks are and what carries their messages.
-enum class transport { threads, tcp };
+enum class transport { threads, tcp, mpi };
 
 /// Holds what the command line says.
 struct options {
@@ -119,6 +119,24 @@ class ranks_here {
   throw setting_error(
       "--transport tcp: this program was built without zbpp::asio, which needs Boost 1.81 and "
       "OpenSSL 3.0 (Debian and Ubuntu: libboost1.81-dev, libssl-dev); configure again with them");
+}
+
+#endif
+#ifdef GPT_HAS_MPI
+
+/// As `train_in_processes`, as the rank that MPI says this process is.
+/// @throws setting_error, zbpp::error where it cannot meet the others
+[[nodiscard]] int train_over_mpi(options o);
+
+#else
+
+/// Refuses: the library was built without MPI.
+/// @throws setting_error
+[[noreturn]] inline int train_over_mpi(options const&) {
+  throw setting_error(
+      "--transport mpi: this program was built without zbpp::mpi, which needs zbpp::asio and Open "
+      "MPI or MPICH (Debian and Ubuntu: openmpi-bin and libopenmpi-dev, or libmpich-dev); "
+      "configure again with them");
 }
 
 #endif

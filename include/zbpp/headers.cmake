@@ -455,11 +455,13 @@ set(ZBPP_NCCL_HEADERS
   nccl/settings.hpp
 )
 set(ZBPP_MPI_HEADERS
+  mpi/cuda_aware.hpp
   mpi/detail/call.hpp
   mpi/detail/channel_ends.hpp
   mpi/detail/progress_thread.hpp
   mpi/detail/transport.hpp
   mpi/impl/call.ipp
+  mpi/impl/cuda_aware.ipp
   mpi/impl/progress_thread.ipp
   mpi/impl/ranks.ipp
   mpi/impl/rendezvous.ipp

@@ -5,6 +5,7 @@
 
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/mpi/detail/channel_ends.hpp>
 #include <zbpp/mpi/detail/transport.hpp>
 #include <zbpp/mpi/rendezvous.hpp>
 
@@ -21,7 +22,11 @@ class mpi_pair : public both_ends<mpi::detail::transport> {
  public:
   static constexpr bool is_polled = true;
 
-  mpi_pair(std::vector<channel> const& channels, bytes largest, mpi::ranks_settings settings = {})
+  mpi_pair(
+      std::vector<channel> const& channels,
+      bytes largest,
+      mpi::detail::send_mode mode = mpi::detail::send_mode::plain,
+      mpi::ranks_settings settings = {})
       : both_ends(channels) {
     for (int rank : {0, 1})
       set_end(
@@ -33,6 +38,7 @@ class mpi_pair : public both_ends<mpi::detail::transport> {
               std::array{0, 0},
               channels,
               std::vector<bytes>(channels.size(), largest),
+              mode,
               settings));
   }
 

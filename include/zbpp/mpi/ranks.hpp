@@ -64,6 +64,10 @@ class ranks {
 
 namespace detail {
 
+/// Refuses settings out of range, and an MPI that gives its threads less than they need.
+/// @throws error (bad_argument)
+void check_settings(ranks_settings const& settings);
+
 /// Waits in turns of two kinds: at once as long as it was made for, then with a sleep between.
 class polling_pause {
  public:
@@ -103,6 +107,9 @@ class ranks::executor : public asio::one_rank {
   [[nodiscard]] wakeup* wakeup_of(int) noexcept { return &wakeup_; }
   /// @return true: the rank has this process to itself
   [[nodiscard]] static constexpr bool waits_idle() noexcept { return true; }
+
+  /// @return whether the times of messages are recorded
+  [[nodiscard]] bool records_messages() const noexcept { return settings_.records_messages; }
 
   /// @return what carries the messages of this rank
   [[nodiscard]] std::unique_ptr<detail::transport> make_transport(

@@ -27,6 +27,10 @@ struct ranks_settings {
   bool share_losses = false;
   /// Is called on the thread that runs the rank, with its number, before its stages warm up.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
+  /// Whether `step_result::messages` says when messages were sent, arrived and were taken, as
+  /// `asio::tcp_settings::records_messages`. A message arrives when the rank, or the thread beside
+  /// it, finds that MPI has all of it.
+  bool records_messages = false;
 };
 
 }  // namespace zbpp::mpi

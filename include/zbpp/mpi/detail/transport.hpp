@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Moves messages between processes by MPI. A message is a header, and behind it the bytes of its
-// buffers, which MPI takes from the sender's arena and writes into the receiver's.
+// Moves messages between processes by MPI, which takes buffers from the sender's arena and writes
+// them into the receiver's.
 #pragma once
 
 #include <zbpp/model/costs.hpp>
@@ -12,6 +12,7 @@
 #include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/transport.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mpi.h>
@@ -24,6 +25,7 @@ namespace zbpp::mpi::detail {
 
 class incoming;
 class outgoing;
+enum class send_mode : std::uint8_t;
 
 /// Moves the messages of one rank. Models `multi_step_transport` and `acknowledging_transport`.
 ///
@@ -32,12 +34,13 @@ class transport {
  public:
   static constexpr ticks not_yet = -1;
   /// How many tags one takes.
-  static constexpr int tags = 6;
+  static constexpr int tags = 4;
 
   /// @param among      whose ranks are those of the pipeline; its errors are returned
   /// @param first_tag  of `tags` that nobody else uses there
   /// @param place_of   the rank in `among` of each rank
   /// @param largest    the largest message of each channel in bytes, 0 where none is declared
+  /// @param mode       plain in training, where channels say how many messages are under way
   transport(
       MPI_Comm among,
       int first_tag,
@@ -45,6 +48,7 @@ class transport {
       std::span<int const> place_of,
       std::vector<channel> const& channels,
       std::vector<bytes> const& largest,
+      send_mode mode,
       ranks_settings const& settings);
   transport(transport const&) = delete;
   transport& operator=(transport const&) = delete;
@@ -68,6 +72,10 @@ class transport {
   [[nodiscard]] bool have_arrived(int channel, std::int32_t count) const noexcept {
     return arrival(channel, count - 1) != not_yet;
   }
+  /// @return when all of a message was found to be here; for one that has arrived and is not taken,
+  ///         where `records_messages` is set
+  [[nodiscard]] std::chrono::steady_clock::time_point arrived_at(
+      int channel, std::int32_t sequence) const noexcept;
   /// Gives a message that has arrived, in memory of the receiving rank, and closes its slot.
   /// @throws error (io_failed), std::bad_alloc
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes most);

@@ -18,6 +18,7 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/mpi/detail/call.hpp>
+#include <zbpp/mpi/detail/channel_ends.hpp>
 #include <zbpp/mpi/detail/transport.hpp>
 #include <zbpp/mpi/ranks.hpp>
 
@@ -42,14 +43,12 @@ namespace detail {
   }
 }
 
-/// Refuses settings out of range, and an MPI that gives its threads less than they need.
-/// @throws error (bad_argument)
 ZBPP_INLINE void check_settings(ranks_settings const& settings) {
   zbpp::detail::require(
       settings.largest_undeclared_message > 0,
       "ranks_settings::largest_undeclared_message is 0 bytes or less; set it above 0");
   zbpp::detail::require(
-      settings.progress_interval > std::chrono::microseconds(0),
+      !settings.progress_thread || settings.progress_interval > std::chrono::microseconds(0),
       "ranks_settings::progress_interval is 0 or less; set it above 0, or progress_thread to "
       "false");
   zbpp::detail::require(
@@ -73,6 +72,15 @@ ZBPP_INLINE void check_settings(ranks_settings const& settings) {
         errc::bad_argument,
         "MPI was initialized with MPI_THREAD_FUNNELED, and this is another thread; make the "
         "pipeline on the thread that initialized MPI");
+}
+
+/// @return plain, unless a program has forward passes alone: an evaluation, where nothing comes
+/// back
+[[nodiscard]] ZBPP_INLINE send_mode mode_of(program const& program) {
+  for (int rank = 0; rank < program.ranks(); ++rank)
+    for (auto const& i : program.instructions(rank))
+      if (i.is_pass() && i.kind != instruction_kind::forward) return send_mode::plain;
+  return send_mode::synchronous;
 }
 
 }  // namespace detail
@@ -118,6 +126,7 @@ ZBPP_INLINE std::unique_ptr<detail::transport> ranks::executor::make_transport(
       places,
       messages.channels(),
       largest_messages(messages, problem),
+      detail::mode_of(program),
       settings_);
   // A transport whose program could not be prepared is destroyed; its address may be in use again.
   parts_.remove_if([&](program_part const& gone) { return gone.messages == made.get(); });

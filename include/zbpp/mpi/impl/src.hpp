@@ -4,6 +4,7 @@
 #pragma once
 
 #include <zbpp/mpi/impl/call.ipp>
+#include <zbpp/mpi/impl/cuda_aware.ipp>
 #include <zbpp/mpi/impl/progress_thread.ipp>
 #include <zbpp/mpi/impl/ranks.ipp>
 #include <zbpp/mpi/impl/rendezvous.ipp>

@@ -30,6 +30,7 @@ ZBPP_INLINE transport::transport(
     std::span<int const> place_of,
     std::vector<channel> const& channels,
     std::vector<bytes> const& largest,
+    send_mode mode,
     ranks_settings const& settings)
     : rank_(rank), out_(channels.size()), in_(channels.size()), open_(channels.size()) {
   zbpp::detail::require(
@@ -39,15 +40,18 @@ ZBPP_INLINE transport::transport(
     // Two channels between two ranks have tags of their own even if both are one process.
     auto const tag = first_tag + (ends.from < ends.to ? 0 : tags / 2);
     auto const place = [&](int peer) {
-      return channel_place{among, place_of[zbpp::detail::index(peer)], tag};
+      return channel_place{among, place_of[zbpp::detail::index(peer)], tag, tag + 1};
     };
-    if (ends.to == rank) in_[c] = std::make_unique<incoming>(place(ends.from), ends, largest[c]);
+    if (ends.to == rank)
+      in_[c] =
+          std::make_unique<incoming>(place(ends.from), ends, largest[c], settings.records_messages);
     if (ends.from == rank)
       out_[c] = std::make_unique<outgoing>(
           place(ends.to),
           ends,
           largest[c],
-          largest[c] > 0 ? largest[c] : settings.largest_undeclared_message);
+          largest[c] > 0 ? largest[c] : settings.largest_undeclared_message,
+          mode);
   }
 }
 
@@ -92,6 +96,11 @@ ZBPP_INLINE void transport::send(int channel, message&& msg, ticks) {
 
 ZBPP_INLINE ticks transport::arrival(int channel, std::int32_t sequence) const noexcept {
   return in_[zbpp::detail::index(channel)]->has_arrived(sequence) ? 0 : not_yet;
+}
+
+ZBPP_INLINE std::chrono::steady_clock::time_point transport::arrived_at(
+    int channel, std::int32_t sequence) const noexcept {
+  return in_[zbpp::detail::index(channel)]->arrived_at(sequence);
 }
 
 ZBPP_INLINE message transport::take(int channel, std::int32_t sequence, bytes most) {
