@@ -427,8 +427,8 @@ TEST_CASE("replicas that do not fit the plan are refused", "[replicas]") {
       refusal([&] {
         pipeline(planned, threads{.count = 1, .place = shared.place(0)}, own.stages());
       }) ==
-      "ranks that share stages wait for each other in passes; leave threads.count at 0, for a "
-      "thread of each rank");
+      "ranks that share stages or experts wait for each other in passes; leave threads.count at 0, "
+      "for a thread of each rank");
   CHECK(
       refusal([&] {
         pipeline(

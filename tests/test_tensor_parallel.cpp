@@ -4,6 +4,8 @@
 // member of a tensor group has the bits of one process that computes the part of each member and
 // adds partial sums in their order; and all members take the step of the whole model.
 #include <zbpp/analysis/plan.hpp>
+#include <zbpp/optim/adamw.hpp>
+#include <zbpp/optim/layer.hpp>
 #include <zbpp/runtime/in_process_grid.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/threads.hpp>
@@ -48,7 +50,6 @@ using zbpp::test::tensor::model_settings;
 namespace {
 
 constexpr int steps = 8;
-constexpr auto infinite = std::numeric_limits<float>::infinity();
 
 // Each replica has data of its own, and the first one the faults.
 std::vector<model_settings> settings_of(
@@ -318,6 +319,31 @@ TEST_CASE("members that step by different options are told which", "[tensor]") {
                 "give all members the same") != std::string::npos);
 }
 
+TEST_CASE("members with different layers are told which", "[tensor]") {
+  auto const planned = plan_of(1, 2, step_kind::synchronous);
+  auto const with = [&](std::function<void(std::vector<zbpp::optim::layer>&)> const& change) {
+    in_process_grid whole({.pipeline = 1, .data = 1, .tensor = 2});
+    return refusal(errc::no_agreement, [&] {
+      whole.run([&](grid_place const& at) {
+        tensor::block own({.stages = 1}, 0, at.tensor());
+        auto layers = own.layers();
+        if (at.tensor() == 1) change(layers);
+        zbpp::optim::adamw optimizer(layers);
+        std::vector<tensor::stage> stages{{own, optimizer, false}};
+        pipeline(planned, threads{.place = at}, stages).step();
+      });
+    });
+  };
+  CHECK(
+      with([](auto& layers) { layers.pop_back(); })
+          .find("of a tensor group, member 0 has 5 layers on a rank and member 1 has 4; give all "
+                "members the same layers") != std::string::npos);
+  CHECK(
+      with([](auto& layers) { layers[3].is_replicated = false; })
+          .find("of a tensor group, layer 3 of stage 0 is replicated on member 0 and not on member "
+                "1; say the same of it on all members") != std::string::npos);
+}
+
 TEST_CASE("gradients of a replicated layer that differ are found", "[tensor]") {
   auto const planned = plan_of(2, 3, step_kind::synchronous);
   model_settings settings;
@@ -340,6 +366,21 @@ TEST_CASE("each member sends its share of an edge, with the bits of whole edges"
   auto const members = GENERATE(2, 3);
   check(3, 1, {.members = members, .sends_shares = true}, {.clip = 2});
   check(2, 2, {.members = members, .sends_shares = true}, {.clip = 2});
+}
+
+TEST_CASE("the share of an edge is as many times smaller as there are members", "[tensor]") {
+  // Costs state what an edge carries at most: here that of shares, which whole edges exceed.
+  auto const planned = zbpp::make_plan(
+      zbpp::zb_h1{},
+      tensor::make_problem(zbpp::placement::linear(2), 3, {.members = 2, .sends_shares = true}));
+  CHECK(planned.problem().costs(0).edge == tensor::edge / 2);
+  auto const text =
+      error_of(2, errc::wrong_size, [&](grid_place const& at, std::vector<tensor::stage>& stages) {
+        pipeline(planned, threads{.place = at}, stages).step();
+      });
+  CHECK(
+      text.find("edge 0->1 carries 96 bytes of activation; the costs declare at most 48") !=
+      std::string::npos);
 }
 
 }  // namespace test_tensor_parallel

@@ -15,7 +15,9 @@
 #include <zbpp/zbpp.hpp>
 
 // tensor]
+#include <cstddef>
 #include <iostream>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -89,5 +91,54 @@ struct shared_stage {
 };
 // tensor]
 static_assert(zbpp::stage<shared_stage>);
+
+using parts = std::vector<std::span<float const>>;  // by member
+using batches = std::vector<std::vector<float>>;
+
+parts route(zbpp::buffer const& x);
+parts compute(batches const& tokens);
+zbpp::buffer combine(zbpp::buffer const& x, batches const& outputs, zbpp::pass_context ctx);
+parts route_gradient(zbpp::buffer const& dy);
+parts compute_gradient(batches const& gradients);
+zbpp::buffer combine_gradient(
+    zbpp::buffer const& dy, batches const& gradients, zbpp::pass_context ctx);
+void weight_gradients(zbpp::buffer const& x, batches const& tokens, batches const& gradients);
+
+// [experts
+struct mixture_stage {
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    auto& experts = mb.grid().expert();  // the replicas that have one set of experts together
+    zbpp::buffer x, y, dx;
+    batches tokens, gradients, returned;
+    auto in = co_await mb.recv_activation();
+    co_await zbpp::F([&](zbpp::pass_context ctx) {
+      x = in;
+      experts.all_to_all(route(x), tokens);  // of each member, as many as it has for experts here
+      experts.all_to_all(compute(tokens), returned);
+      y = combine(x, returned, ctx);
+    });
+    co_await mb.send_activation(std::move(y));
+    auto back = co_await mb.recv_gradient();
+    co_await zbpp::B([&](zbpp::pass_context ctx) {
+      experts.all_to_all(route_gradient(back), gradients);
+      experts.all_to_all(compute_gradient(gradients), returned);
+      dx = combine_gradient(back, returned, ctx);
+    });
+    co_await mb.send_gradient(std::move(dx));
+    co_await zbpp::W(
+        [&] { weight_gradients(x, tokens, gradients); });  // of router and experts here
+  }
+  std::span<float> expert_gradients();
+};
+
+// Adds up the gradients of experts: replicas with the same ones do so.
+zbpp::training_options with_experts(
+    std::vector<mixture_stage>& stages, zbpp::placement const& placement, zbpp::grid_place at) {
+  return {.on_gradients_ready = [&stages, &placement, at](int stage, zbpp::pass_context) {
+    auto& same_experts = at.grid_of(placement.rank_of(stage))->expert_data();
+    same_experts.all_reduce(stages[std::size_t(stage)].expert_gradients());
+  }};
+}
+// experts]
 
 }  // namespace docs_grid

@@ -208,8 +208,8 @@ ZBPP_INLINE void grid_place::check(int ranks, bool waits_alone) const {
             std::to_string(layout.size(grid_axis::pipeline)) + "; give both the same number");
   detail::require(
       waits_alone || layout.size(grid_axis::tensor) * layout.size(grid_axis::expert) == 1,
-      "ranks that share stages wait for each other in passes; leave threads.count at 0, for a "
-      "thread of each rank");
+      "ranks that share stages or experts wait for each other in passes; leave threads.count at 0, "
+      "for a thread of each rank");
 }
 
 namespace detail {

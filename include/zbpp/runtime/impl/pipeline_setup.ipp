@@ -43,6 +43,12 @@ ZBPP_INLINE void check_replicas(
             std::to_string(found) + "; plan with_replicas(problem, {.count = " +
             std::to_string(found) + "}), or give the backend such a grid",
         {.rank = rank});
+  if (grid.expert().size() > 1 && agrees_on_steps(planned.program()))
+    throw error(
+        errc::bad_argument,
+        "replicas have different experts, so the norm that ranks agree on would be another one on "
+        "each of them; lower the plan with step_kind::unchecked",
+        {.rank = rank});
   if (!reduces) return;
   auto const own = problem.placement().stages_of(rank);
   for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
