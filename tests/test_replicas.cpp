@@ -321,6 +321,48 @@ TEST_CASE("steps that replicas cannot share are refused", "[replicas]") {
         }) == "replicas: shards_optimizer is set and there is one replica; give a count above 1");
 }
 
+namespace {
+
+// Has one weight more than gradients.
+struct uneven_steps {
+  [[nodiscard]] int layers() const { return 1; }
+  void measure(std::span<zbpp::gradient_state>, zbpp::pass_context) {}
+  void step(zbpp::step_settings const&, zbpp::pass_context) {}
+  void commit(zbpp::pass_context) {}
+  void undo(zbpp::pass_context) {}
+  void skip(zbpp::pass_context) {}
+  [[nodiscard]] std::int64_t gradient_count() const { return 6; }
+  void read_gradients(std::span<float>, zbpp::pass_context) {}
+  void write_gradients(std::span<float const>, zbpp::pass_context) {}
+  [[nodiscard]] std::int64_t layer_size(int) const { return 7; }
+  void share(int, int) {}
+  void read_weights(int, std::span<float>, zbpp::pass_context) {}
+  void write_weights(int, std::span<float const>, zbpp::pass_context) {}
+};
+
+struct uneven_stage {
+  uneven_steps& steps;
+  zbpp::flow operator()(zbpp::microbatch) { co_return; }
+  uneven_steps& optimizer() const { return steps; }
+};
+
+}  // namespace
+
+TEST_CASE("layers that are not as large as the gradients are refused", "[replicas]") {
+  auto const alone = checked::make_problem(zbpp::placement::linear(1), 1, 87, {});
+  auto const planned = zbpp::make_plan(
+      zbpp::zb_h1{},
+      with_replicas(alone, {.count = 2, .shards_optimizer = true}),
+      {.step = step_kind::synchronous});
+  uneven_steps steps;
+  std::vector<uneven_stage> stages{{steps}};
+  in_process_grid whole({.pipeline = 1, .data = 2});
+  CHECK(
+      refusal([&] { pipeline(planned, threads{.place = whole.place(0)}, stages); }) ==
+      "stage 0: the layers of its optimizer have 7 weights, and it has 6 gradients; give both the "
+      "same");
+}
+
 TEST_CASE("one replica pauses and stops the run of all after the same step", "[replicas]") {
   for (auto const kind : {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated})
     for (int const who : {0, 1, 2}) {

@@ -87,9 +87,9 @@ concept tying_optimizer = optimizer<T> && requires(
 /// Models an optimizer whose gradients can be added up over the replicas of a model.
 ///
 /// `gradient_count()` says how many it has, over all layers, always the same; it may count a number
-/// more for each layer. `read_gradients`
-/// copies them out, layer after layer, with 0 for those of a layer that is not trained now;
-/// `write_gradients` replaces them by the sums. What they copy is host memory.
+/// more for each layer. `read_gradients` copies them out, layer after layer, with 0 for those of a
+/// layer that is not trained now; `write_gradients` replaces them by the sums. What they copy is
+/// host memory.
 template <class T>
 concept reducing_optimizer = optimizer<T> && requires(
                                                  T& o,

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <span>
 #include <string>
@@ -63,6 +64,16 @@ ZBPP_INLINE void check_replicas(
     if (optimizer && shards_optimizer(planned.program()) && !optimizer.shards())
       refuse("its optimizer cannot step some of its layers alone; give it layer_size(), share(), "
              "read_weights() and write_weights(), or plan without shards_optimizer");
+    if (optimizer && shards_optimizer(planned.program())) {
+      std::int64_t weights = 0;
+      for (int layer = 0; layer < optimizer.layers(); ++layer)
+        weights += optimizer.layer_size(layer);
+      if (weights != optimizer.gradient_count())
+        refuse(
+            "the layers of its optimizer have " + std::to_string(weights) +
+            " weights, and it has " + std::to_string(optimizer.gradient_count()) +
+            " gradients; give both the same");
+    }
     auto const size = optimizer.gradient_count() * static_cast<bytes>(sizeof(float));
     // An optimizer may add a number for each layer, which says whether there are gradients.
     auto const least = size - optimizer.layers() * static_cast<bytes>(sizeof(float));
