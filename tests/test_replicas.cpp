@@ -354,8 +354,8 @@ TEST_CASE("layers that are not as large as the gradients are refused", "[replica
       zbpp::zb_h1{},
       with_replicas(alone, {.count = 2, .shards_optimizer = true}),
       {.step = step_kind::synchronous});
-  uneven_steps steps;
-  std::vector<uneven_stage> stages{{steps}};
+  uneven_steps optimizer;
+  std::vector<uneven_stage> stages{{optimizer}};
   in_process_grid whole({.pipeline = 1, .data = 2});
   CHECK(
       refusal([&] { pipeline(planned, threads{.place = whole.place(0)}, stages); }) ==
