@@ -364,9 +364,8 @@ class incoming {
   /// Begins the next step; messages of older ones that were not taken are given up as they arrive.
   void drain(arena& memory) {
     ++step_;
-    auto const end = arrived_.load(std::memory_order_acquire);
     // The places of older messages hold others by now, so those were taken.
-    first_ = std::max(first_, end - std::min<std::uint64_t>(end, numbers_.size()));
+    first_ = std::max(first_, read_ - std::min<std::uint64_t>(read_, numbers_.size()));
     discard_old(memory);
   }
   /// Takes back the receives that nothing has come for. @return whether MPI is done with all
