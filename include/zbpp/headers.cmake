@@ -341,14 +341,18 @@ set(ZBPP_JSON_HEADERS
 )
 set(ZBPP_CHECKPOINT_HEADERS
   checkpoint/checkpoint.hpp
+  checkpoint/detail/blocks.hpp
   checkpoint/detail/files.hpp
   checkpoint/detail/manifest.hpp
+  checkpoint/detail/stored_model.hpp
+  checkpoint/impl/blocks.ipp
   checkpoint/impl/files.ipp
   checkpoint/impl/manifest.ipp
   checkpoint/impl/metadata.ipp
   checkpoint/impl/run_folder.ipp
   checkpoint/impl/safetensors.ipp
   checkpoint/impl/src.hpp
+  checkpoint/impl/stored_model.ipp
   checkpoint/metadata.hpp
   checkpoint/run_folder.hpp
   checkpoint/safetensors.hpp

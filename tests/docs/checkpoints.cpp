@@ -30,6 +30,33 @@ std::vector<zbpp::checkpoint::array> arrays_of(std::vector<layer>& layers) {
 }
 // arrays]
 
+zbpp::checkpoint::array part_of(
+    std::span<float> rows, std::int64_t columns, std::int64_t member, std::int64_t members) {
+  // [part
+  using zbpp::checkpoint::array_of;
+  auto const own = std::ssize(rows) / columns;  // this member has as many rows as each other one
+  return array_of(
+      "mlp.up.weight",
+      rows,
+      {own, columns},
+      {.axis = 0, .first = member * own, .whole = members * own});
+  // part]
+}
+
+void add_moments(
+    std::vector<zbpp::checkpoint::array>& all,
+    zbpp::optim::adamw& steps,
+    std::vector<std::string> const& names) {
+  using zbpp::checkpoint::array_of;
+  // [moments
+  for (int k = 0; k < steps.layers(); ++k) {
+    if (!steps.has_moments(k)) continue;  // another replica steps the layer
+    auto const moments = steps.mean().subspan(steps.first_moment(k), steps.at(k).weights.size());
+    all.push_back(array_of(names[std::size_t(k)] + ".mean", moments));
+  }
+  // moments]
+}
+
 template <class Pipeline>
 void train(
     Pipeline& pipe,

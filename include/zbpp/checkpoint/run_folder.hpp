@@ -90,20 +90,24 @@ class run_folder {
   /// @throws error as `begin` and `load` do; (no_agreement) when the processes see other folders
   [[nodiscard]] training_state resume(std::span<array const> arrays);
 
-  /// Sets arrays to those of the newest checkpoint, where there is one, whichever ranks saved them.
-  /// None is changed unless all of them are right, so a second copy is in memory for a while.
+  /// Sets arrays to those of the newest checkpoint, where there is one, whichever ranks saved them,
+  /// whole or in other parts. None is changed unless all of them are right, so a second copy is in
+  /// memory for a while.
   /// @return what `pipeline::resume` takes
   /// @throws error (bad_format) that names the file, and says which folder to remove: when it is
   ///         torn, altered, missing, or of another run, step or rank, or an array is missing, there
-  ///         twice, or of another type or shape. No checkpoint is skipped without a word
+  ///         twice, or of another type or shape. No checkpoint is skipped without a word;
+  ///         (bad_argument) naming an array that is no part of its whole
   [[nodiscard]] training_state load(std::span<array const> arrays);
 
   /// Writes a checkpoint. Older ones go when it is whole, but for the newest of them; where a
   /// number is not finite, nothing is written, so that the last good ones stay.
   /// @param state      of the pipeline, after more steps than at the last one
-  /// @param arrays_of  gives what a rank of this process saves
+  /// @param arrays_of  gives what a rank of this process saves; what several ranks have alike, one
+  ///                   of them
   /// @return whether it was written
-  /// @throws error (io_failed) with the path; those before are as they were
+  /// @throws error (io_failed) with the path; (bad_argument) naming an array that is no part of its
+  ///         whole, or that a file cannot have; those before are as they were
   [[nodiscard]] bool save(
       training_state const& state, std::function<std::vector<array>(int rank)> const& arrays_of);
 

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -91,25 +92,46 @@ template <class Number>
   return detail::types[static_cast<std::size_t>(type)].size;
 }
 
-/// Points at an array that is saved, or loaded into. No other one of the whole model has its name.
+/// @return the bytes of an array; nothing where they do not fit 64 bits, or a length is negative
+[[nodiscard]] std::optional<std::uint64_t> size_of(
+    number_type type, std::span<std::int64_t const> shape);
+
+/// Says which part of an array of the model a rank has, where members of a tensor group divide it
+/// along one of its axes.
+struct array_part {
+  int axis = 0;            ///< of the shape
+  std::int64_t first = 0;  ///< where the part begins along the axis
+  std::int64_t whole = 0;  ///< size of the whole array along the axis; 0: it is not divided
+
+  friend bool operator==(array_part const&, array_part const&) = default;
+};
+
+/// Points at an array that is saved, or loaded into. No other one of the whole model has its name,
+/// but for other parts of it.
 struct array {
   std::string name;
   number_type type = number_type::f32;
-  std::vector<std::int64_t> shape;  ///< empty: one number
+  std::vector<std::int64_t> shape;  ///< of what is here; empty: one number
   std::span<std::byte> bytes;       ///< row by row, little-endian
+  array_part part = {};             ///< for a `run_folder`; a file alone does not say it
 };
 
 /// Names an array of numbers.
-/// @param shape  of the array; empty: a list of them
+/// @param shape  of these numbers; empty: a list of them
+/// @param part   of a larger array that they are
 template <class Number>
 [[nodiscard]] array array_of(
-    std::string name, std::span<Number> numbers, std::vector<std::int64_t> shape = {}) {
+    std::string name,
+    std::span<Number> numbers,
+    std::vector<std::int64_t> shape = {},
+    array_part part = {}) {
   if (shape.empty()) shape.push_back(static_cast<std::int64_t>(numbers.size()));
   return {
       std::move(name),
       detail::type_of<Number>(),
       std::move(shape),
-      std::as_writable_bytes(numbers)};
+      std::as_writable_bytes(numbers),
+      part};
 }
 
 /// Describes an array by its type and shape, as in `F32 of 3 x 4`.

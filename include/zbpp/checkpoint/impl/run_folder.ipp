@@ -4,8 +4,10 @@
 // is taken for it.
 #pragma once
 
+#include <zbpp/checkpoint/detail/blocks.hpp>
 #include <zbpp/checkpoint/detail/files.hpp>
 #include <zbpp/checkpoint/detail/manifest.hpp>
+#include <zbpp/checkpoint/detail/stored_model.hpp>
 #include <zbpp/checkpoint/run_folder.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
@@ -69,9 +71,16 @@ template <class Bits>
        {"rank", std::to_string(rank)}}};
 }
 
-/// Is the key of the checksum of an array in the metadata of its file.
-[[nodiscard]] ZBPP_INLINE std::string checksum_key(std::string const& name) {
-  return "checksum of " + name;
+/// Refuses an array that does not lie in the whole one that it is a part of.
+ZBPP_INLINE void check_part(array const& of) {
+  if (fits(of.shape, of.part)) return;
+  throw error(
+      errc::bad_argument,
+      "'" + of.name + "' is " + describe(to_string(of.type), of.shape) + " from " +
+          std::to_string(of.part.first) + " of " + std::to_string(of.part.whole) + " along axis " +
+          std::to_string(of.part.axis) +
+          ", which does not lie in the whole array; give array_part the axis, and the place and "
+          "size along it");
 }
 
 [[noreturn]] ZBPP_INLINE void fail(
@@ -151,6 +160,11 @@ ZBPP_INLINE training_state run_folder::resume(std::span<array const> arrays) {
 }
 
 ZBPP_INLINE training_state run_folder::load(std::span<array const> arrays) {
+  for (auto const& each : arrays) {
+    detail::check_part(each);
+    zbpp::detail::require(
+        size_of(each.type, each.shape) == each.bytes.size(), "an array has the bytes of its shape");
+  }
   auto const all = list(true);
   if (all.empty()) return {};
   auto newest = read_manifest(all.back());
@@ -166,6 +180,7 @@ ZBPP_INLINE bool run_folder::save(
       state.steps > last_, "a checkpoint is saved after more steps than the one before");
   std::vector<std::pair<int, std::vector<array>>> own;
   for (int const rank : processes_->own_ranks(run_.ranks)) own.emplace_back(rank, arrays_of(rank));
+  for (auto const& [rank, arrays] : own) std::ranges::for_each(arrays, detail::check_part);
   if (!all_of(std::ranges::all_of(own, [](auto const& each) {
         return std::ranges::all_of(each.second, detail::is_finite);
       })))
@@ -295,6 +310,8 @@ run_folder::write(training_state const& state, int rank, std::span<array const> 
     metadata.emplace(
         detail::checksum_key(each.name),
         hex_text(checksum_of(std::span<std::byte const>(each.bytes))));
+    if (each.part.whole > 0)
+      metadata.emplace(detail::part_key(each.name), detail::to_text(each.part));
   }
   auto const folder = folder_ / name(state.steps);
   try {
@@ -406,49 +423,13 @@ ZBPP_INLINE stored_file run_folder::open(detail::manifest const& of, int rank) c
 }
 
 ZBPP_INLINE void run_folder::read(detail::manifest const& of, std::span<array const> to) const {
-  struct place {
-    stored_file const* file;
-    stored_array const* array;
-  };
-  auto const refuse_file = [](stored_file const& file, std::string const& reason) {
-    throw error(errc::bad_format, file.path().string() + ": " + reason);
-  };
   try {
     std::deque<stored_file> files;
-    std::map<std::string_view, place> places;
-    for (int rank = 0; rank < static_cast<int>(of.files.size()); ++rank) {
-      auto const& file = files.emplace_back(open(of, rank));
-      for (auto const& [key, array] : file.header().arrays)
-        if (!places.emplace(key, place{&file, &array}).second)
-          refuse_file(file, "has '" + key + "', which stands elsewhere, too");
-    }
+    detail::stored_model model(folder_ / name(of.state.steps));
+    for (int rank = 0; rank < static_cast<int>(of.files.size()); ++rank)
+      model.add(files.emplace_back(open(of, rank)));
     std::vector<std::vector<std::byte>> all;  // before anything is changed
-    for (auto const& each : to) {
-      auto const found = places.find(each.name);
-      if (found == places.end())
-        throw error(
-            errc::bad_format,
-            (folder_ / name(of.state.steps)).string() + ": has no '" + each.name +
-                "' in its files");
-      auto const& [file, array] = found->second;
-      if (array->type != each.type || array->shape != each.shape)
-        refuse_file(
-            *file,
-            "has '" + each.name + "' as " + describe(to_string(array->type), array->shape) +
-                ", here belongs " + describe(to_string(each.type), each.shape));
-      auto& bytes = all.emplace_back(static_cast<std::size_t>(array->end - array->begin));
-      zbpp::detail::require(
-          bytes.size() == each.bytes.size(), "an array has the bytes of its shape");
-      file->read(*array, bytes);
-      auto const sum = file->header().metadata.find(detail::checksum_key(each.name));
-      auto const is = hex_text(checksum_of(std::span<std::byte const>(bytes)));
-      if (sum == file->header().metadata.end() || sum->second != is)
-        refuse_file(
-            *file,
-            "is damaged: the bytes of '" + each.name +
-                "' have another checksum than "
-                "its header states");
-    }
+    for (auto const& each : to) all.push_back(model.read(each));
     for (std::size_t i = 0; i < to.size(); ++i) std::ranges::copy(all[i], to[i].bytes.begin());
   } catch (error const& wrong) {
     refuse(of.state.steps, wrong.what());

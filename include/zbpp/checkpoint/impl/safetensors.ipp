@@ -34,14 +34,9 @@ namespace zbpp::checkpoint {
 
 static_assert(std::endian::native == std::endian::little, "the numbers of files are little-endian");
 
-namespace detail {
-
-inline constexpr std::uint64_t largest_header = 100'000'000;  // bytes, of the format
-
-/// @return the bytes of an array; nothing where they do not fit 64 bits, or a length is negative
-[[nodiscard]] ZBPP_INLINE std::optional<std::uint64_t> size_of(
+ZBPP_INLINE std::optional<std::uint64_t> size_of(
     number_type type, std::span<std::int64_t const> shape) {
-  std::uint64_t size = checkpoint::size_of(type);
+  std::uint64_t size = size_of(type);
   if (std::ranges::find(shape, 0) != shape.end()) return 0;
   for (auto const length : shape) {
     if (length < 0 ||
@@ -51,6 +46,10 @@ inline constexpr std::uint64_t largest_header = 100'000'000;  // bytes, of the f
   }
   return size;
 }
+
+namespace detail {
+
+inline constexpr std::uint64_t largest_header = 100'000'000;  // bytes, of the format
 
 /// Reads the header of a file.
 class header_reader {
