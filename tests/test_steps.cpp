@@ -167,7 +167,7 @@ TEST_CASE("sums over replicas take what simulate_steps says, beside passes", "[s
     }
   });
   CHECK(cases > thinned(100, 30));
-  CHECK(hidden > 0);
+  CHECK(hidden >= thinned(1, 0));
 }
 
 TEST_CASE("the first step's passes are those of simulate", "[steps]") {
