@@ -8,6 +8,8 @@
 #                  checkpoint ends it with status 2, a full disk with status 1
 #   replicas       several replicas give the bits of the sequential run that adds them up, and go on
 #                  from the checkpoint of another number of them
+#   grid           members of tensor groups that share stages, in replicas too, give the bits of the
+#                  sequential run that adds up their shares, and any grid goes on from what one saved
 #   explaining     what it tells of the passes of a typical step is what zbpp-plan tells from the files it writes, of
 #                  threads and of processes
 #   tcp            processes give the bits of the same run in one process and of the sequential run;
@@ -228,6 +230,28 @@ check_replicas() {
   ends 0 "four that go on" here --data 4 $keeps --resume --no-reference
   says '^resumed: .*step-000006'
   says 'step *8 of 8'
+}
+
+check_grid() {
+  model='--width 192 --context 16 --sequences 1'
+  ends 0 "stages that three share" here --tensor 3 --policy zb_v,one_f_one_b --steps 6 --layers 4
+  says ' yes ' 2
+  ends 0 "two that share, and two replicas" here --tensor 2 --data 2 --policy zb_h2 --steps 6 \
+    --tied --clip 1 --step synchronous,post-validated
+  says 'ZB-H2.* yes ' 2
+  ends 0 "shards of the head that two share" here --tensor 2 --vocabulary-parallel --policy zb_v \
+    --steps 4 --layers 4 --clip 1
+  says ' yes '
+
+  # Any other grid goes on; the loss is that of a run on one pipeline but for rounding.
+  keeps="--policy zb_h1 --steps 8 --no-reference --checkpoint $folder --every 3"
+  ends 0 "a grid that is saved" here --tensor 2 --data 2 $keeps
+  for grid in '--tensor 3' '--tensor 1' '--tensor 2 --data 4' '--ranks 1 --tensor 3'; do
+    rm -r "$folder/step-000008"
+    ends 0 "$grid goes on" here $grid $keeps --resume
+    says '^resumed: .*step-000006'
+    says 'step *8 of 8 .*'
+  done
 }
 
 check_explaining() {

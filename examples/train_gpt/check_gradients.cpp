@@ -30,10 +30,13 @@ constexpr int directions = 3;
 #endif
 constexpr std::uint64_t seed = 7;
 constexpr std::int64_t step = 5;
-// The second has its head divided, into 87, 86 and 86 words.
+// The second has its head divided, into 87, 86 and 86 words, and the third its blocks, among two
+// members with a head each.
 constexpr model_config tiny{.layers = 3, .width = 64, .context = 21, .sequences = 2, .words = 259};
 constexpr model_config divided{
     .layers = 3, .width = 64, .context = 21, .sequences = 2, .words = 259, .shards = 3};
+constexpr model_config shared{
+    .layers = 3, .width = 64, .context = 21, .sequences = 2, .words = 259, .members = 2};
 
 int faults = 0;
 
@@ -357,10 +360,29 @@ void check_division(text const& on, index lifted) {
   }
 }
 
+/// Compares a model that members share with the one that is not divided.
+void check_shares(text const& on) {
+  auto of = shared;
+  of.width = 160;  // 5 heads
+  double alone = 0.0;
+  for (index const members : {1, 2, 3, 5}) {
+    of.members = members;
+    std::vector<chunk> whole;
+    whole.push_back(whole_model(of, microbatches, seed));
+    auto const loss = run(whole, on, order::fused, 0);
+    if (members == 1) alone = loss;
+    expect(
+        std::abs(loss - alone) <= 1e-6 * alone,
+        std::to_string(members) + " members, loss " + std::to_string(loss) + " for " +
+            std::to_string(alone));
+  }
+}
+
 /// Runs every check and prints the outcome.
 int run_checks() {
   auto const on = make_text();
-  for (auto const& of : {tiny, divided}) {
+  check_shares(on);
+  for (auto const& of : {tiny, divided, shared}) {
     check_orders(of, on);
     check_differences(of, on);
   }

@@ -45,20 +45,29 @@ slow_rank read_slow_rank(std::string const& given, options const& o) {
   return slow;
 }
 
-/// Refuses what several replicas cannot do.
+/// Refuses what a grid of several pipelines cannot do.
 /// @throws setting_error
-void settle_replicas(options const& o) {
+void check_grid(options const& o) {
+  auto const& model = o.how.model;
+  auto const* const option = o.how.replicas > 1 ? "--data" : "--tensor";
+  if (model.heads() % model.members != 0)
+    throw setting_error(
+        "--tensor is " + std::to_string(model.members) + " and a --width of " +
+        std::to_string(model.width) + " has " + std::to_string(model.heads()) +
+        " heads; each member has as many of them, so give a --width of " +
+        std::to_string((model.heads() / model.members + 1) * model.members * head_width));
   if (o.how.microbatches % o.how.replicas != 0)
     throw setting_error(
         "--data is " + std::to_string(o.how.replicas) + " and --microbatches is " +
         std::to_string(o.how.microbatches) + "; each replica has as many of them, so give " +
         std::to_string((o.how.microbatches / o.how.replicas + 1) * o.how.replicas));
   if (o.by != transport::threads)
-    throw setting_error("--data is for replicas on threads; leave --transport out");
+    throw setting_error(
+        std::string(option) + " is for pipelines on threads; leave --transport out");
   if (o.adapts)
     throw setting_error(
-        "--adaptive changes the plan of one pipeline, and replicas need the same; leave --data or "
-        "--adaptive out");
+        "--adaptive changes the plan of one pipeline, and those of a grid need the same; leave " +
+        std::string(option) + " or --adaptive out");
 }
 
 /// Reads the command line.
@@ -79,7 +88,9 @@ std::optional<options> read_options(int argc, char const* const* argv) {
       "that never stopped.\n"
       "With --data several replicas of the model train on parts of each step and add their "
       "gradients\n"
-      "up; their bits are those of a plain loop that adds them up in the same order.\n"
+      "up, and with --tensor several threads share each stage; the bits are those of a plain loop "
+      "that\n"
+      "adds up in the same order.\n"
       "With --transport tcp this is one rank of several processes, which torchrun, mpirun, srun or "
       "a\n"
       "shell loop starts (docs/launch.md), all with the same options; with --transport mpi, one\n"
@@ -110,6 +121,12 @@ std::optional<options> read_options(int argc, char const* const* argv) {
           ->check(whole_number(1, 64));
   app.add_option("--data", o.how.replicas, "Replicas of the model, each a pipeline; on threads")
       ->check(whole_number(1, 64));
+  app.add_option(
+         "--tensor",
+         o.how.model.members,
+         "Members of a tensor group, which divide the heads and hidden units of each block; on\n"
+         "threads")
+      ->check(whole_number(1, 32));
   app.add_option(
          "--microbatches", o.how.microbatches, "Microbatches of a step, which replicas divide")
       ->check(whole_number(1, 1024));
@@ -204,7 +221,6 @@ std::optional<options> read_options(int argc, char const* const* argv) {
         "the embedding, too; leave one of the two out");
   if (o.adapts && is_apart)
     throw setting_error("--adaptive moves stages between threads; leave --transport out");
-  if (o.how.replicas > 1) settle_replicas(o);
   if (o.adapts && !o.names_policies) o.policies = {"greedy_auto"};
   if (!slow.empty()) o.slow = read_slow_rank(slow, o);
   if (o.divides_vocabulary && !o.names_policies && !o.adapts)
@@ -214,6 +230,7 @@ std::optional<options> read_options(int argc, char const* const* argv) {
   step.kind = optimizer == "adam" ? optimizer_kind::adam : optimizer_kind::sgd;
   step.learning_rate = learning_rate > 0.0F ? learning_rate : default_rate(step.kind);
   check(o.how.model);
+  if (o.how.replicas > 1 || o.how.model.members > 1) check_grid(o);
   return o;
 }
 

@@ -147,54 +147,23 @@ class gelu {
   [[nodiscard]] static float sigmoid(float x) { return 1.0F / (1.0F + exponential(-x)); }
 };
 
-/// Is a linear layer: y = x weight^T + bias, with a weight [outputs, inputs].
-class linear {
+/// Is a product with a weight [outputs, inputs]: y = x weight^T.
+class product {
  public:
-  /// Adds its parameters to a set.
-  /// @param deviation  of the normal numbers that the weight starts with
-  linear(
-      parameter_set& to,
-      index part,
-      std::string_view weight,
-      std::string_view bias,
-      index inputs,
-      index outputs,
-      float deviation)
-      : linear(
-            to,
-            part,
-            to.add(part, weight, inputs * outputs, 0.0F, deviation),
-            bias,
-            inputs,
-            outputs) {}
-  /// Adds the bias to a set that has the weight.
-  linear(
-      parameter_set& to,
-      index part,
-      parameter weight,
-      std::string_view bias,
-      index inputs,
-      index outputs)
-      : inputs_(inputs),
-        outputs_(outputs),
-        weight_(weight),
-        bias_(to.add(part, bias, outputs, 0.0F, 0.0F)) {}
+  product(parameter weight, index inputs, index outputs)
+      : inputs_(inputs), outputs_(outputs), weight_(weight) {}
 
-  void forward_add(parameter_set const& p, input x, view y) const {
-    y.rowwise() += const_row(p.value(bias_), outputs_);
-    y.noalias() += x * weight(p).transpose();
-  }
   void forward(parameter_set const& p, input x, view y) const {
-    y.setZero();
-    forward_add(p, x, y);
+    y.noalias() = x * weight(p).transpose();
+  }
+  void forward_add(parameter_set const& p, input x, view y) const {
+    y.noalias() += x * weight(p).transpose();
   }
   void backward_input(parameter_set const& p, input dy, view dx) const {
     dx.noalias() = dy * weight(p);
   }
   void backward_weight(parameter_set& p, input x, input dy) const {
     as_matrix(p.gradient(weight_), outputs_, inputs_).noalias() += dy.transpose() * x;
-    row bias(p.gradient(bias_), outputs_);
-    for (index r = 0; r < dy.rows(); ++r) bias += dy.row(r);
   }
 
  private:
@@ -203,7 +172,47 @@ class linear {
   }
 
   index inputs_, outputs_;
-  parameter weight_, bias_;
+  parameter weight_;
+};
+
+/// Is a row that is added to each one.
+class bias {
+ public:
+  explicit bias(parameter values) : values_(values) {}
+
+  void forward_add(parameter_set const& p, view y) const {
+    y.rowwise() += const_row(p.value(values_), values_.size);
+  }
+  void backward_weight(parameter_set& p, input dy) const {
+    row all(p.gradient(values_), values_.size);
+    for (index r = 0; r < dy.rows(); ++r) all += dy.row(r);
+  }
+
+ private:
+  parameter values_;
+};
+
+/// Is a linear layer: y = x weight^T + bias, with a weight [outputs, inputs].
+class linear {
+ public:
+  linear(product weight, parameter values) : weight_(weight), bias_(values) {}
+
+  void forward(parameter_set const& p, input x, view y) const {
+    y.setZero();
+    bias_.forward_add(p, y);
+    weight_.forward_add(p, x, y);
+  }
+  void backward_input(parameter_set const& p, input dy, view dx) const {
+    weight_.backward_input(p, dy, dx);
+  }
+  void backward_weight(parameter_set& p, input x, input dy) const {
+    weight_.backward_weight(p, x, dy);
+    bias_.backward_weight(p, dy);
+  }
+
+ private:
+  product weight_;
+  bias bias_;
 };
 
 /// Is a layer norm: rows with mean 0 and variance 1, times gamma plus beta, column by column. The
@@ -261,7 +270,8 @@ class layer_norm {
   parameter gamma_, beta_;
 };
 
-/// Is causal attention: queries, keys and values [tokens, 3 width] -> [tokens, width].
+/// Is causal attention over some heads: queries, keys and values [tokens, 3 width] -> [tokens,
+/// width], with the width of these heads.
 class attention {
  public:
   explicit attention(model_config const& config) : c_(config) {}
@@ -320,17 +330,19 @@ class attention {
   template <class Work>
   void for_each_head(view qkv, view probabilities, view rows, Work const& work) const {
     auto const n = c_.context;
+    auto const width = rows.cols();
+    auto const heads = width / head_width;
     for (index b = 0; b < c_.sequences; ++b)
-      for (index h = 0; h < c_.heads(); ++h) {
+      for (index h = 0; h < heads; ++h) {
         auto const cut = [&](view all, index column) {
           auto* const first = &all.coeffRef(b * n, column + h * head_width);
-          return view(first, n, head_width, Eigen::OuterStride<>(all.cols()));
+          return view(first, n, head_width, Eigen::OuterStride<>(all.outerStride()));
         };
         work(head{
             cut(qkv, 0),
-            cut(qkv, c_.width),
-            cut(qkv, 2 * c_.width),
-            as_matrix(&probabilities.coeffRef((b * c_.heads() + h) * n, 0), n, n),
+            cut(qkv, width),
+            cut(qkv, 2 * width),
+            as_matrix(&probabilities.coeffRef((b * heads + h) * n, 0), n, n),
             cut(rows, 0)});
       }
   }
@@ -338,7 +350,10 @@ class attention {
   model_config c_;
 };
 
-/// Is a transformer block: rows -> rows.
+/// Is a transformer block: rows -> rows. Members of a tensor group divide its heads and hidden
+/// units; behind both products that bring the parts together, and on the way back, their results
+/// are added up in the order of the members. What has the width of the rows is on each member.
+/// @source arXiv 1909.08053 sec. 3
 class block {
  public:
   /// Sees what a microbatch keeps in a block.
@@ -353,82 +368,222 @@ class block {
     view dnorm_1, dnorm_2;    // from B until W
     view dmiddle;             // gradient between attention and MLP, from B until W
 
-    saved(model_config const& c, cutters& from)
+    /// @param width   of the heads that are here
+    /// @param hidden_units  that are here
+    saved(model_config const& c, index width, index hidden_units, cutters& from)
         : scale_1(from.until_b.take(c.tokens(), 1)),
           scale_2(from.until_b.take(c.tokens(), 1)),
-          probabilities(from.until_b.take(c.heads() * c.tokens(), c.context)),
+          probabilities(from.until_b.take(width / head_width * c.tokens(), c.context)),
           normal_1(from.until_w.take(c.tokens(), c.width)),
           normal_2(from.until_w.take(c.tokens(), c.width)),
-          qkv(from.until_w.take(c.tokens(), 3 * c.width)),
-          mixed(from.until_w.take(c.tokens(), c.width)),
-          hidden(from.until_w.take(c.tokens(), c.hidden())),
-          active(from.until_w.take(c.tokens(), c.hidden())),
+          qkv(from.until_w.take(c.tokens(), 3 * width)),
+          mixed(from.until_w.take(c.tokens(), width)),
+          hidden(from.until_w.take(c.tokens(), hidden_units)),
+          active(from.until_w.take(c.tokens(), hidden_units)),
           dnorm_1(from.gradients.take(c.tokens(), c.width)),
           dnorm_2(from.gradients.take(c.tokens(), c.width)),
           dmiddle(from.gradients.take(c.tokens(), c.width)) {}
   };
   /// Cuts what a microbatch keeps.
-  [[nodiscard]] saved saved_in(cutters& from) const { return {c_, from}; }
+  [[nodiscard]] saved saved_in(cutters& from) const {
+    return {c_, shares_.back().width.last, shares_.back().hidden.last, from};
+  }
 
   /// Adds its parameters to a set; `part` is its place in the model.
-  block(model_config const& c, index part, parameter_set& to)
+  /// @param members  whose shares it has
+  block(model_config const& c, index part, range members, parameter_set& to)
       : c_(c),
         attention_(c),
         norm_1_(to, part, "norm 1 gamma", "norm 1 beta", c.width),
-        qkv_(to, part, "qkv weight", "qkv bias", c.width, 3 * c.width, spread(c)),
-        out_(to, part, "attention out weight", "attention out bias", c.width, c.width, branch(c)),
+        out_bias_(to.add(part, "attention out bias", c.width, 0.0F, 0.0F)),
         norm_2_(to, part, "norm 2 gamma", "norm 2 beta", c.width),
-        up_(to, part, "mlp up weight", "mlp up bias", c.width, c.hidden(), spread(c)),
-        down_(to, part, "mlp down weight", "mlp down bias", c.hidden(), c.width, branch(c) / 2.0F) {
+        down_bias_(to.add(part, "mlp down bias", c.width, 0.0F, 0.0F)) {
+    index width = 0;
+    index hidden = 0;
+    for (index m = members.first; m < members.last; ++m) {
+      shares_.emplace_back(c, part, m, width, hidden, to);
+      width = shares_.back().width.last;
+      hidden = shares_.back().hidden.last;
+    }
   }
 
   /// @return floats of scratch memory that its passes need
   [[nodiscard]] index scratch() const {
     auto const rows = c_.tokens() * c_.width;
-    return std::max(c_.tokens() * c_.hidden(), rows + attention_.scratch());
+    return std::max(
+        {c_.tokens() * shares_.back().hidden.last,
+         rows + attention_.scratch(),
+         c_.members > 1 ? 2 * rows : rows});
   }
 
-  void forward(parameter_set const& p, saved s, input x, float* scratch, view y) const {
+  void forward(
+      parameter_set const& p, saved s, input x, float* scratch, view y, member_sum const& sum)
+      const {
     auto normed = as_matrix(scratch, c_.tokens(), c_.width);
     norm_1_.forward(p, x, s.normal_1, s.scale_1, normed);
-    qkv_.forward(p, normed, s.qkv);
-    attention_.forward(s.qkv, s.probabilities, s.mixed);
+    for (auto const& own : shares_) {
+      own.qkv.forward(p, normed, own.qkv_in(s));
+      attention_.forward(own.qkv_in(s), own.probabilities_in(s), own.mixed_in(s));
+    }
     y = x;
-    out_.forward_add(p, s.mixed, y);
+    out_bias_.forward_add(p, y);
+    add_products(
+        p, &share::out, [&](share const& own) { return own.mixed_in(s); }, normed, y, sum);
     norm_2_.forward(p, y, s.normal_2, s.scale_2, normed);
-    up_.forward(p, normed, s.hidden);
+    for (auto const& own : shares_) own.up.forward(p, normed, own.hidden_in(s.hidden));
     gelu::forward(s.hidden.size(), s.hidden.data(), s.active.data());
-    down_.forward_add(p, s.active, y);
+    down_bias_.forward_add(p, y);
+    add_products(
+        p, &share::down, [&](share const& own) { return own.hidden_in(s.active); }, normed, y, sum);
   }
 
-  void backward_input(parameter_set const& p, saved s, input dy, float* scratch, view dx) const {
-    auto dactive = as_matrix(scratch, c_.tokens(), c_.hidden());
-    down_.backward_input(p, dy, dactive);
+  void backward_input(
+      parameter_set const& p, saved s, input dy, float* scratch, view dx, member_sum const& sum)
+      const {
+    auto dactive = as_matrix(scratch, c_.tokens(), s.hidden.cols());
+    for (auto const& own : shares_) own.down.backward_input(p, dy, own.hidden_in(dactive));
     gelu::backward_input_in_place(s.hidden.size(), dactive.data(), s.hidden.data());
-    up_.backward_input(p, s.hidden, s.dnorm_2);
+    add_up(
+        [&](share const& own, view to) { own.up.backward_input(p, own.hidden_in(s.hidden), to); },
+        s.dnorm_2,
+        scratch,
+        sum);
     s.dmiddle = dy;
     norm_2_.backward_input_add(p, s.dnorm_2, s.normal_2, s.scale_2, s.dmiddle);
-    auto dmixed = as_matrix(scratch, c_.tokens(), c_.width);
-    out_.backward_input(p, s.dmiddle, dmixed);
-    attention_.backward_input_in_place(dmixed, s.probabilities, scratch + dmixed.size(), s.qkv);
-    qkv_.backward_input(p, s.qkv, s.dnorm_1);
+    auto dmixed = as_matrix(scratch, c_.tokens(), s.mixed.cols());
+    for (auto const& own : shares_) {
+      auto const rows = columns(dmixed, own.width);
+      own.out.backward_input(p, s.dmiddle, rows);
+      attention_.backward_input_in_place(
+          rows, own.probabilities_in(s), scratch + dmixed.size(), own.qkv_in(s));
+    }
+    add_up(
+        [&](share const& own, view to) { own.qkv.backward_input(p, own.qkv_in(s), to); },
+        s.dnorm_1,
+        scratch,
+        sum);
     dx = s.dmiddle;
     norm_1_.backward_input_add(p, s.dnorm_1, s.normal_1, s.scale_1, dx);
   }
 
   void backward_weight(parameter_set& p, saved const& s, input dy, float* scratch) const {
     auto normed = as_matrix(scratch, c_.tokens(), c_.width);
-    down_.backward_weight(p, s.active, dy);
+    for (auto const& own : shares_) own.down.backward_weight(p, own.hidden_in(s.active), dy);
+    down_bias_.backward_weight(p, dy);
     norm_2_.forward_again(p, s.normal_2, normed);
-    up_.backward_weight(p, normed, s.hidden);
+    for (auto const& own : shares_) own.up.backward_weight(p, normed, own.hidden_in(s.hidden));
     norm_2_.backward_weight(p, s.normal_2, s.dnorm_2);
-    out_.backward_weight(p, s.mixed, s.dmiddle);
+    for (auto const& own : shares_) own.out.backward_weight(p, own.mixed_in(s), s.dmiddle);
+    out_bias_.backward_weight(p, s.dmiddle);
     norm_1_.forward_again(p, s.normal_1, normed);
-    qkv_.backward_weight(p, normed, s.qkv);
+    for (auto const& own : shares_) own.qkv.backward_weight(p, normed, own.qkv_in(s));
     norm_1_.backward_weight(p, s.normal_1, s.dnorm_1);
   }
 
  private:
+  [[nodiscard]] static view columns(view all, range of) {
+    auto* const first = &all.coeffRef(0, of.first);
+    return {first, all.rows(), of.last - of.first, Eigen::OuterStride<>(all.outerStride())};
+  }
+
+  // Is what a member has: some heads, and some hidden units.
+  struct share {
+    range width;   // of its heads, among those here
+    range hidden;  // of its units, among those here
+    linear qkv;    // the rows of its heads
+    product out;   // the columns of its heads
+    linear up;     // the rows of its units
+    product down;  // the columns of its units
+
+    share(
+        model_config const& c,
+        index part,
+        index member,
+        index first_width,
+        index first_hidden,
+        parameter_set& to)
+        : share(c, part, member, heads_of(c, member), units_of(c, member), to) {
+      width = {first_width, first_width + width.last - width.first};
+      hidden = {first_hidden, first_hidden + hidden.last - hidden.first};
+    }
+
+    [[nodiscard]] view qkv_in(saved const& s) const {
+      return columns(s.qkv, {3 * width.first, 3 * width.last});
+    }
+    [[nodiscard]] view mixed_in(saved const& s) const { return columns(s.mixed, width); }
+    [[nodiscard]] view hidden_in(view all) const { return columns(all, hidden); }
+    [[nodiscard]] view probabilities_in(saved s) const {
+      auto const tokens = s.mixed.rows();
+      return as_matrix(
+          &s.probabilities.coeffRef(width.first / head_width * tokens, 0),
+          (width.last - width.first) / head_width * tokens,
+          s.probabilities.cols());
+    }
+
+   private:
+    // Of the whole model.
+    [[nodiscard]] static range heads_of(model_config const& c, index member) {
+      auto const heads = part_of(c.heads(), c.members, member);
+      return {heads.first * head_width, heads.last * head_width};
+    }
+    [[nodiscard]] static range units_of(model_config const& c, index member) {
+      return part_of(c.hidden(), c.members, member);
+    }
+    share(model_config const& c, index part, index m, range heads, range units, parameter_set& to)
+        : width(heads),
+          hidden(units),
+          qkv(product(
+                  to.add_share(part, "qkv weight", {3, c.width, c.width}, 1, heads, m, spread(c)),
+                  c.width,
+                  3 * (heads.last - heads.first)),
+              to.add_share(part, "qkv bias", {3, c.width}, 1, heads, m, 0.0F)),
+          out(to.add_share(
+                  part, "attention out weight", {c.width, c.width}, 1, heads, m, branch(c)),
+              heads.last - heads.first,
+              c.width),
+          up(product(
+                 to.add_share(part, "mlp up weight", {c.hidden(), c.width}, 0, units, m, spread(c)),
+                 c.width,
+                 units.last - units.first),
+             to.add_share(part, "mlp up bias", {c.hidden()}, 0, units, m, 0.0F)),
+          down(
+              to.add_share(
+                  part, "mlp down weight", {c.width, c.hidden()}, 1, units, m, branch(c) / 2.0F),
+              units.last - units.first,
+              c.width) {}
+  };
+
+  // Adds up over all members what `make` writes for each, in their order.
+  template <class Make>
+  void add_up(Make const& make, view all, float* scratch, member_sum const& sum) const {
+    make(shares_.front(), all);
+    auto one = as_matrix(scratch, all.rows(), all.cols());
+    for (auto own = shares_.begin() + 1; own != shares_.end(); ++own) {
+      make(*own, one);
+      all += one;
+    }
+    if (sum) sum({all.data(), static_cast<std::size_t>(all.size())});
+  }
+  // Adds a product of each member to y.
+  // @param rows  scratch for all of them
+  template <class RowsOf>
+  void add_products(
+      parameter_set const& p,
+      product share::*weight,
+      RowsOf const& rows_of,
+      view rows,
+      view y,
+      member_sum const& sum) const {
+    auto const& first = shares_.front();
+    if (c_.members == 1) return (first.*weight).forward_add(p, rows_of(first), y);
+    add_up(
+        [&](share const& own, view to) { (own.*weight).forward(p, rows_of(own), to); },
+        rows,
+        rows.data() + rows.size(),
+        sum);
+    y += rows;
+  }
+
   [[nodiscard]] static float spread(model_config const& c) {
     return 1.0F / std::sqrt(static_cast<float>(c.width));
   }
@@ -440,9 +595,10 @@ class block {
   model_config c_;
   attention attention_;
   layer_norm norm_1_;
-  linear qkv_, out_;
+  bias out_bias_;
   layer_norm norm_2_;
-  linear up_, down_;
+  bias down_bias_;
+  std::vector<share> shares_;  // of the members here
 };
 
 /// Deviation of what a table of tokens starts with.
@@ -529,12 +685,8 @@ class head {
                 ? std::optional(layer_norm(to, part, "last norm gamma", "last norm beta", c.width))
                 : std::nullopt),
         logits_(
-            to,
-            part + shard,
-            add_weight(to, part, shard),
-            "head bias",
-            c.width,
-            words_.last - words_.first) {}
+            product(add_weight(to, part, shard), c.width, words_.last - words_.first),
+            to.add(part + shard, "head bias", words_.last - words_.first, 0.0F, 0.0F)) {}
 
   /// @return floats of scratch memory that its passes need
   [[nodiscard]] index scratch() const { return norm_ ? c_.tokens() * c_.width : 0; }
@@ -690,16 +842,17 @@ struct chunk::layers {
   }
 };
 
-chunk::chunk(model_config const& config, range part, int microbatches, std::uint64_t seed)
+chunk::chunk(
+    model_config const& config, range part, int microbatches, std::uint64_t seed, range members)
     : config_(config),
       range_(part),
       microbatches_(microbatches),
-      parameters_(seed),
+      parameters_(seed, config.members > 1),
       layers_(std::make_unique<layers>()) {
   auto& own = *layers_;
   if (is_first()) own.first.emplace(config_, 0, parameters_);
   for (index i = range_.first; i < std::min(range_.last, config_.layers); ++i)
-    own.add(own.blocks, block(config_, i + 1, parameters_));
+    own.add(own.blocks, block(config_, i + 1, members, parameters_));
   for (index i = std::max(range_.first, config_.layers); i < range_.last; ++i)
     own.add(own.shards, head(config_, config_.layers + 1, i - config_.layers, parameters_));
 
@@ -728,7 +881,12 @@ index chunk::floats_before(index layer) const {
 bool chunk::uses_gradient_in_w() const { return layers_->shards.empty(); }
 
 double chunk::forward(
-    kept const& keep, batch const& of, float const* x, float* scratch, float* y) const {
+    kept const& keep,
+    batch const& of,
+    float const* x,
+    float* scratch,
+    float* y,
+    member_sum const& sum) const {
   auto const& own = *layers_;
   auto const rows = [&](auto* from) { return as_matrix(from, config_.tokens(), config_.width); };
   // What shards add up to lies behind their rows.
@@ -745,7 +903,7 @@ double chunk::forward(
     auto* const out = i + 1 == own.count() && !is_last() ? y : next;
     if (i < own.block_count()) {
       auto const saved = own.saved_at(own.block_at(i), keep, i);
-      own.block_at(i).forward(parameters_, saved, rows(x), rest, rows(out));
+      own.block_at(i).forward(parameters_, saved, rows(x), rest, rows(out), sum);
     } else {
       auto const saved = own.saved_at(own.shard_at(i), keep, i);
       own.shard_at(i).forward(parameters_, saved, of, rows(x), softmax, rows(out));
@@ -769,7 +927,12 @@ float* chunk::gradient_into(kept const& keep, index i) const {
 }
 
 void chunk::backward_input(
-    kept const& keep, batch const& of, float const* dy, float* scratch, float* dx) const {
+    kept const& keep,
+    batch const& of,
+    float const* dy,
+    float* scratch,
+    float* dx,
+    member_sum const& sum) const {
   auto const& own = *layers_;
   auto const rows = [&](auto* from) { return as_matrix(from, config_.tokens(), config_.width); };
   float const* softmax = floats_out() > row_floats() ? dy + row_floats() : nullptr;
@@ -777,7 +940,7 @@ void chunk::backward_input(
     auto* const out = i == 0 && !is_first() ? dx : gradient_into(keep, i);
     if (i < own.block_count()) {
       auto const saved = own.saved_at(own.block_at(i), keep, i);
-      own.block_at(i).backward_input(parameters_, saved, rows(dy), scratch, rows(out));
+      own.block_at(i).backward_input(parameters_, saved, rows(dy), scratch, rows(out), sum);
     } else {
       auto const saved = own.saved_at(own.shard_at(i), keep, i);
       if (softmax == nullptr) softmax = saved.softmax.data();

@@ -8,25 +8,12 @@
 #include "settings.hpp"
 #include "text.hpp"
 
-#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 
 namespace gpt {
-
-/// Names some of several things in a row, first to last - 1.
-struct range {
-  index first;
-  index last;
-};
-
-/// Divides things evenly; where that leaves some over, the first parts take one more each.
-[[nodiscard]] constexpr range part_of(index count, index parts, index part) {
-  auto const share = count / parts;
-  auto const over = count % parts;
-  auto const first = part * share + std::min(part, over);
-  return {first, first + share + (part < over ? 1 : 0)};
-}
 
 /// Says which layers a stage has: blocks, and behind them the shards of the head. A whole head is
 /// in the last stage; shards are the last stages, one each.
@@ -58,6 +45,9 @@ struct kept {
   float* gradients = nullptr;  ///< given to B, to be freed after W
 };
 
+/// Adds numbers up over the members of a tensor group, each of which calls it.
+using member_sum = std::function<void(std::span<float>)>;
+
 /// Is a run of layers, with the embedding where it starts the model. Between chunks there are rows
 /// [tokens, width]: x goes into a chunk and y out of it; dx and dy are their gradients. Between
 /// shards of the head there is something behind the rows: what the softmax of each token adds up
@@ -67,7 +57,12 @@ class chunk {
   /// Makes the parameters, a function of (seed, part).
   /// @param part          its layers, at least one: blocks, and behind them shards of the head
   /// @param microbatches  of a step: gradients are those of the mean loss over all of them
-  chunk(model_config const& config, range part, int microbatches, std::uint64_t seed);
+  /// @param members       of the tensor group, whose shares of the blocks it has
+  chunk(
+      model_config const& config, range part, int microbatches, std::uint64_t seed, range members);
+  /// Has the shares of all members.
+  chunk(model_config const& config, range part, int microbatches, std::uint64_t seed)
+      : chunk(config, part, microbatches, seed, {0, config.members}) {}
   chunk(chunk&&) noexcept;
   chunk& operator=(chunk&&) noexcept;
   ~chunk();
@@ -90,15 +85,28 @@ class chunk {
 
   /// Runs the forward pass of a microbatch.
   /// @param x  unused at the start of the model
-  /// @param y  unused at the end of the model
+  /// @param y    unused at the end of the model
+  /// @param sum  over all members; none where all of their shares are here
   /// @return at the end of the model the mean loss over the tokens, in nats; else 0
-  double forward(kept const& keep, batch const& of, float const* x, float* scratch, float* y) const;
+  double forward(
+      kept const& keep,
+      batch const& of,
+      float const* x,
+      float* scratch,
+      float* y,
+      member_sum const& sum = {}) const;
 
   /// Runs the pass that makes the gradient of the input.
   /// @param dy  has to stay until W, where that uses it; unused at the end of the model
-  /// @param dx  unused at the start of the model
+  /// @param dx   unused at the start of the model
+  /// @param sum  as in `forward`
   void backward_input(
-      kept const& keep, batch const& of, float const* dy, float* scratch, float* dx) const;
+      kept const& keep,
+      batch const& of,
+      float const* dy,
+      float* scratch,
+      float* dx,
+      member_sum const& sum = {}) const;
 
   /// Runs the pass that adds to the gradients of the parameters.
   void backward_weight(kept const& keep, batch const& of, float const* dy, float* scratch);

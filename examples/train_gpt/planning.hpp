@@ -111,7 +111,7 @@ struct choice {
 }
 
 /// Says how large the stages here are, and what their optimizer steps take, which changes them.
-[[nodiscard]] inline std::vector<zbpp::stage_costs> sizes_of(std::vector<chunk_stage>& stages) {
+[[nodiscard]] inline std::vector<zbpp::stage_costs> sizes_of(std::span<chunk_stage> stages) {
   std::vector<zbpp::stage_costs> costs;
   for (auto& s : stages) {
     costs.push_back(s.sizes());
@@ -157,9 +157,18 @@ struct choice {
     zbpp::placement const& placement,
     std::function<zbpp::schedule(zbpp::problem const&)> const& order_of) {
   auto stages = make_stages(how, on, placement);
-  zbpp::problem const sizes(placement, how.own_microbatches(), sizes_of(stages));
-  zbpp::pipeline pipe(plan_to_measure(order_of(sizes), sizes), zbpp::threads{}, stages);
-  auto measured = zbpp::measure(pipe);
+  auto const members = static_cast<int>(how.model.members);
+  zbpp::problem const sizes(
+      placement, how.own_microbatches(), sizes_of(stages_of_member(stages, members, 0)));
+  auto const planned = plan_to_measure(order_of(sizes), sizes);
+  auto measured = sizes;
+  zbpp::in_process_grid grid({.pipeline = placement.ranks(), .data = 1, .tensor = members});
+  grid.run([&](zbpp::grid_place const& place) {
+    auto own = stages_of_member(stages, members, place.tensor());
+    zbpp::pipeline pipe(planned, zbpp::threads{.place = place}, own);
+    auto found = zbpp::measure(pipe);
+    if (place.tensor() == 0) measured = std::move(found);
+  });
   return how.replicas == 1 ? measured
                            : with_replicas(std::move(measured), measure_sum(how.replicas));
 }

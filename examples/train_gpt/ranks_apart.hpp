@@ -87,7 +87,7 @@ class ranks_apart final : public ranks_here {
     std::vector<zbpp::asio::agreement_item> items;
     auto const add = [&](setting const& s) { items.push_back({s.name, {}, s.value}); };
     std::ranges::for_each(settings, add);
-    std::ranges::for_each(split_of(o.policies.front(), placement), add);
+    std::ranges::for_each(split_of(o.policies.front(), placement, 1), add);
     add({"--step", name_of(o.kinds.front())});
     add({"--explain", o.explains ? "yes" : "no"});
     add({"--checkpoint and --every", o.checkpoint.empty() ? "none" : std::to_string(o.every)});

@@ -12,6 +12,7 @@
 #include <zbpp/runtime/adaptive_pipeline.hpp>
 #include <zbpp/runtime/in_process_grid.hpp>
 #include <zbpp/runtime/interrupt.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <algorithm>
@@ -215,7 +216,7 @@ struct plain_loop {
 /// @return the sum of the digests of stages
 [[nodiscard]] inline std::uint64_t digest(std::vector<chunk_stage> const& stages) {
   std::uint64_t sum = 0;
-  for (auto const& s : stages) sum += digest(s.model().parameters());
+  for (auto const& s : stages) sum += digest(s.model().parameters(), s.member() == 0);
   return sum;
 }
 
@@ -250,62 +251,70 @@ inline void conclude(run_record& record, std::vector<chunk_stage> const& stages)
   return record;
 }
 
-/// Is the pipeline of the first replica, which tells the others how many steps come next, and gets
-/// the losses of all, in the form of a pipeline without others.
-struct leading_replica {
+/// Tells all pipelines of a grid, from the first one, how many steps come next; 0 ends the run.
+/// @param steps  of no meaning in the others
+/// @return the number that the first one tells
+inline std::int64_t agree_on_steps(zbpp::rank_grid& groups, std::int64_t steps = 0) {
+  auto next = static_cast<float>(steps);  // at most a million, which a float holds
+  if (groups.tensor().place() == 0) groups.data().broadcast({&next, 1}, 0);
+  groups.tensor().broadcast({&next, 1}, 0);
+  return static_cast<std::int64_t>(next);
+}
+
+/// Takes steps of a pipeline of a grid, and waits until those that share its stages have.
+/// @param microbatches  of all replicas
+/// @param note          called behind each step
+/// @return the losses of all microbatches, step by step
+template <class Note>
+[[nodiscard]] std::vector<double> run_together(
+    zbpp::pipeline<zbpp::threads>& pipe,
+    zbpp::rank_grid& groups,
+    std::int64_t steps,
+    int microbatches,
+    Note const& note) {
+  auto const whole = static_cast<std::size_t>(microbatches);
+  auto const replica = static_cast<std::size_t>(groups.data().place());
+  std::vector<double> all;
+  pipe.run(steps, [&](zbpp::step_result const& step) {
+    auto const begin = all.size();
+    all.resize(begin + whole, 0.0);
+    std::ranges::copy(
+        step.losses,
+        all.begin() + static_cast<std::ptrdiff_t>(begin + replica * step.losses.size()));
+    note(step);
+  });
+  groups.data().all_reduce(all);
+  groups.tensor().barrier();
+  return all;
+}
+
+/// Is the first pipeline of a grid, which leads the others and gets the losses of all replicas, in
+/// the form of a pipeline without others.
+struct leading_pipeline {
   zbpp::pipeline<zbpp::threads>* pipe;
-  zbpp::group* replicas;
+  zbpp::rank_grid* groups;
   run_record* record;
   int microbatches;  // of all replicas
 
   template <class Note>
   void run(std::int64_t steps, Note const& note) {
-    tell(steps);
+    agree_on_steps(*groups, steps);
     auto const first = record->losses.size();
-    std::vector<double> all;
-    pipe->run(steps, [&](zbpp::step_result const& step) {
-      all.insert(all.end(), step.losses.begin(), step.losses.end());
-      all.resize((record->losses.size() + 1 - first) * static_cast<std::size_t>(microbatches), 0.0);
-      note(step);
-    });
-    replicas->all_reduce(all);
+    auto const all = run_together(*pipe, *groups, steps, microbatches, note);
+    auto own = all.begin();
     for (auto& loss : std::span(record->losses).subspan(first)) {
-      auto const step = static_cast<std::size_t>(&loss - record->losses.data()) - first;
-      auto const own = std::span(all).subspan(
-          step * static_cast<std::size_t>(microbatches), static_cast<std::size_t>(microbatches));
-      loss = std::accumulate(own.begin(), own.end(), 0.0) / microbatches;
+      loss = std::accumulate(own, own + microbatches, 0.0) / microbatches;
+      own += microbatches;
     }
-  }
-  /// Says how many steps come next; 0 ends the run.
-  void tell(std::int64_t steps) const {
-    auto next = static_cast<float>(steps);  // at most a million, which a float holds
-    replicas->broadcast({&next, 1}, 0);
   }
   [[nodiscard]] zbpp::training_state state() const { return pipe->state(); }
 };
 
-/// Takes the steps that the first replica tells of.
-/// @param microbatches  of all replicas
-inline void follow(zbpp::pipeline<zbpp::threads>& pipe, zbpp::group& replicas, int microbatches) {
-  for (;;) {
-    float steps = 0;
-    replicas.broadcast({&steps, 1}, 0);
-    if (steps == 0) return;
-    std::vector<double> all;
-    pipe.run(static_cast<std::int64_t>(steps), [&](zbpp::step_result const& step) {
-      auto const own = step.losses.size();
-      all.resize(all.size() + own * static_cast<std::size_t>(replicas.place()), 0.0);
-      all.insert(all.end(), step.losses.begin(), step.losses.end());
-      auto const whole = static_cast<std::size_t>(microbatches);
-      all.resize((all.size() + whole - 1) / whole * whole, 0.0);
-    });
-    replicas.all_reduce(all);
-  }
-}
-
-/// Runs a plan on threads by several replicas of the model, which add their gradients up.
-/// @param stages  of the first replica; the parameters are as for `run_pipeline`
-[[nodiscard]] inline run_record run_replicas(
+/// Runs a plan on threads by a grid: by replicas of the model, which add their gradients up, and by
+/// members of tensor groups, which share the stages of each.
+/// @param stages  of the first replica, of its members in turn; the other parameters are as for
+///                `run_pipeline`
+[[nodiscard]] inline run_record run_grid(
     zbpp::plan const& planned,
     training const& how,
     text const& on,
@@ -314,26 +323,35 @@ inline void follow(zbpp::pipeline<zbpp::threads>& pipe, zbpp::group& replicas, i
     zbpp::training_state const& state,
     saver* save) {
   auto const steps = how.optimizer.steps;
+  auto const members = static_cast<int>(how.model.members);
+  auto const& problem = planned.problem();
   run_record record{.name = planned.policy(), .first = state.steps, .keeps_times = true};
   run_display display(record, how, steps);
-  zbpp::in_process_grid grid({.pipeline = planned.problem().ranks(), .data = how.replicas});
+  zbpp::in_process_grid grid(
+      {.pipeline = problem.ranks(), .data = how.replicas, .tensor = members});
   grid.run([&](zbpp::grid_place const& place) {
     auto own_backend = backend;
     own_backend.place = place;
-    auto& replicas = place.grid_of(0)->data();
-    std::vector<chunk_stage> others;
+    auto& groups = *place.grid_of(0);
+    auto const first = stages_of_member(stages, members, place.tensor());
+    std::vector<chunk_stage> copies;
     if (place.data() > 0) {
-      others = make_stages(how, on, planned.problem().placement(), replica_number{place.data()});
-      copy_state(stages, others);
+      for (int s = 0; s < problem.stages(); ++s)
+        copies.emplace_back(how, on, problem.stages(), s, place.data(), place.tensor());
+      copy_state(first, copies);
     }
-    replicas.barrier();  // the first replica may change its stages now
-    auto& own = place.data() == 0 ? stages : others;
+    groups.data().barrier();  // the first replica may change its stages now
+    auto own = place.data() == 0 ? first : std::span(copies);
     zbpp::pipeline pipe(planned, own_backend, own, options_of(how.optimizer));
     pipe.resume(state);
-    if (place.data() > 0) return follow(pipe, replicas, how.microbatches);
-    leading_replica loop{&pipe, &replicas, &record, how.microbatches};
-    take_steps(loop, record, display, steps, steps_between_stops(planned), stages, save);
-    loop.tell(0);
+    if (place.data() == 0 && place.tensor() == 0) {
+      leading_pipeline loop{&pipe, &groups, &record, how.microbatches};
+      take_steps(loop, record, display, steps, steps_between_stops(planned), stages, save);
+      agree_on_steps(groups, 0);
+      return;
+    }
+    while (auto const next = agree_on_steps(groups))
+      static_cast<void>(run_together(pipe, groups, next, how.microbatches, [](auto&) {}));
   });
   conclude(record, stages);
   return record;

@@ -46,29 +46,44 @@ using setting = zbpp::checkpoint::setting;
 
 /// Lists how a run is split, which decides no bits.
 [[nodiscard]] inline std::vector<setting> split_of(
-    std::string const& policy, zbpp::placement const& placement) {
-  return {
+    std::string const& policy, zbpp::placement const& placement, int members) {
+  std::vector<setting> split{
       {"--ranks", std::to_string(placement.ranks())},
       {"--policy", policy},
       {"placement", placement.name()}};
+  if (members > 1) split.push_back({"--tensor", std::to_string(members)});
+  return split;
+}
+
+/// Describes a piece of the parameters by its name in the whole model, and its part of that.
+[[nodiscard]] inline zbpp::checkpoint::array array_of(
+    parameter_set::entry const& e, char const* field, std::span<float> values) {
+  auto name = std::to_string(e.part) + "/" + std::string(e.name) + field;
+  if (e.shape.empty()) return zbpp::checkpoint::array_of(std::move(name), values);
+  return zbpp::checkpoint::array_of(
+      std::move(name),
+      values,
+      {e.shape.begin(), e.shape.end()},
+      {.axis = static_cast<int>(e.axis), .first = e.first, .whole = e.whole});
 }
 
 /// Lists what training changes in those stages for which `has` says so: parameters, and what the
-/// optimizer keeps of them. Names are those in the whole model.
-template <class Has>
+/// optimizer keeps of them.
+/// @param has_replicated  whether a stage has what each member of its tensor group has
+template <class Has, class HasReplicated>
 [[nodiscard]] std::vector<zbpp::checkpoint::array> arrays_of(
-    std::vector<chunk_stage>& stages, Has const& has) {
+    std::vector<chunk_stage>& stages, Has const& has, HasReplicated const& has_replicated) {
   std::vector<zbpp::checkpoint::array> all;
   for (auto& s : stages) {
-    if (!has(s.stage())) continue;
+    if (!has(s)) continue;
     auto const state = s.state();
     for (auto const& e : state.entries) {
+      if (e.is_replicated && !has_replicated(s)) continue;
       auto const add = [&](char const* field, std::span<float> values) {
         if (values.empty()) return;
         auto const own = values.subspan(
             static_cast<std::size_t>(e.at.offset), static_cast<std::size_t>(e.at.size));
-        all.push_back(zbpp::checkpoint::array_of(
-            std::to_string(e.part) + "/" + std::string(e.name) + field, own));
+        all.push_back(array_of(e, field, own));
       };
       add("", state.parameters);
       add("/mean", state.mean);
@@ -87,18 +102,22 @@ class saver {
   /// @param every      steps from one checkpoint to the next
   /// @param policy     of the run, to be told
   /// @param processes  connects the ranks, where they are apart
+  /// @param members    of the tensor groups that share the stages
   saver(
       std::filesystem::path const& folder,
       std::vector<setting> settings,
       std::int64_t every,
       std::string const& policy,
       zbpp::placement const& placement,
-      std::unique_ptr<process_group> processes = std::make_unique<process_group>())
+      std::unique_ptr<process_group> processes = std::make_unique<process_group>(),
+      int members = 1)
       : path_(folder),
-        split_(split_of(policy, placement)),
+        split_(split_of(policy, placement, members)),
         folder_(
             folder,
-            {.settings = std::move(settings), .split = split_, .ranks = placement.ranks()},
+            {.settings = std::move(settings),
+             .split = split_,
+             .ranks = members * placement.ranks()},
             std::move(processes)),
         every_(every),
         placement_(placement) {}
@@ -116,7 +135,8 @@ class saver {
   /// @throws setting_error when the folder or what lies there cannot be used
   [[nodiscard]] zbpp::training_state begin(std::vector<chunk_stage>& stages, bool resumes) {
     try {
-      if (resumes) return folder_.resume(arrays_of(stages, [](int) { return true; }));
+      auto const all = [](chunk_stage const&) { return true; };
+      if (resumes) return folder_.resume(arrays_of(stages, all, all));
       folder_.begin();
       return {};
     } catch (zbpp::error const& wrong) {
@@ -134,7 +154,12 @@ class saver {
       zbpp::training_state const& state, std::vector<chunk_stage>& stages) {
     auto const name = zbpp::checkpoint::run_folder::name(state.steps);
     bool const is_saved = folder_.save(state, [&](int rank) {
-      return arrays_of(stages, [&](int s) { return placement_.rank_of(s) == rank; });
+      return arrays_of(
+          stages,
+          [&](chunk_stage const& s) {
+            return placement_.rank_of(s.stage()) + s.member() * placement_.ranks() == rank;
+          },
+          [](chunk_stage const& s) { return s.member() == 0; });
     });
     return is_saved ? "checkpoint " + name
                     : "no checkpoint " + name + ": parameters are nan or infinite";

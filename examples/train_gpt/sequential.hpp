@@ -62,7 +62,11 @@ class optimizer {
 /// Takes the optimizer steps of a reference, which has the whole model and waits for nobody.
 class reference_steps {
  public:
-  explicit reference_steps(optimizer_settings const& how) : how_(how) {}
+  /// @param first_shares  of the layers, where members of a tensor group divide some: their shares
+  ///                      of a layer are measured as one, in the order of the members
+  explicit reference_steps(
+      optimizer_settings const& how, std::vector<std::size_t> first_shares = {})
+      : how_(how), first_shares_(std::move(first_shares)) {}
 
   /// Takes a step with the gradients that are there, or skips it where they are not finite.
   /// @param rule  of the whole model
@@ -88,9 +92,17 @@ class reference_steps {
     for (int layer = 0; layer < rule.layers(); ++layer)
       if (rule.is_tied(layer) && std::exchange(has_tied, true))
         gradients_[static_cast<std::size_t>(layer)] = {};
+    for (std::size_t layer = 0; layer < first_shares_.size(); ++layer) {
+      if (first_shares_[layer] == layer) continue;
+      auto& first = gradients_[first_shares_[layer]];
+      auto const share = std::exchange(gradients_[layer], {});
+      first.sum_of_squares += share.sum_of_squares;
+      first.is_finite = first.is_finite && share.is_finite;
+    }
   }
 
   optimizer_settings how_;
+  std::vector<std::size_t> first_shares_;
   std::vector<zbpp::gradient_state> gradients_;  // by layer
   std::int64_t updates_ = 0;                     // steps that were not skipped
 };
@@ -140,7 +152,7 @@ class sequential_trainer {
         text_(&on),
         model_(whole_model(how.model, how.microbatches, how.seed)),
         optimizer_(how.optimizer, model_.parameters()),
-        steps_(how.optimizer) {}
+        steps_(how.optimizer, model_.parameters().first_shares()) {}
 
   /// Runs every microbatch, and takes one optimizer step.
   /// @param between  called before each microbatch; what it throws ends the training

@@ -17,6 +17,20 @@ namespace gpt {
 /// Counts rows, columns and elements; signed, as Eigen counts them.
 using index = std::ptrdiff_t;
 
+/// Names some of several things in a row, first to last - 1.
+struct range {
+  index first;
+  index last;
+};
+
+/// Divides things evenly; where that leaves some over, the first parts take one more each.
+[[nodiscard]] constexpr range part_of(index count, index parts, index part) {
+  auto const share = count / parts;
+  auto const over = count % parts;
+  auto const first = part * share + std::min(part, over);
+  return {first, first + share + (part < over ? 1 : 0)};
+}
+
 /// Tokens are bytes.
 inline constexpr index vocabulary = 256;
 
@@ -37,7 +51,8 @@ struct model_config {
   index sequences = 2;       ///< sequences of a microbatch
   bool is_tied = false;      ///< the head has the weights of the embedding
   index words = vocabulary;  ///< of embedding and head: the bytes, and others that no text has
-  index shards = 1;  ///< of the head, which divide the words; with more than one, each is a stage
+  index shards = 1;   ///< of the head, which divide the words; with more than one, each is a stage
+  index members = 1;  ///< of a tensor group, which divide the heads and hidden units of each block
 
   /// @return attention heads of a block
   [[nodiscard]] constexpr index heads() const { return width / head_width; }

@@ -38,17 +38,26 @@ class chunk_stage {
   /// @param on       outlives the stage
   /// @param stage    its place among all `stages` of the model
   /// @param replica  of the model that it belongs to
-  chunk_stage(training const& how, text const& on, int stages, int stage, int replica = 0)
+  /// @param member   of the tensor group that shares the stage
+  chunk_stage(
+      training const& how, text const& on, int stages, int stage, int replica = 0, int member = 0)
       : how_(how),
         text_(&on),
         stage_(stage),
+        member_(member),
         first_microbatch_(replica * how.own_microbatches()),
-        model_(how.model, layers_of_stage(how.model, stages, stage), how.microbatches, how.seed),
+        model_(
+            how.model,
+            layers_of_stage(how.model, stages, stage),
+            how.microbatches,
+            how.seed,
+            {member, member + 1}),
         optimizer_(how.optimizer, model_.parameters()) {}
 
   /// Is the life of one microbatch on this stage.
   zbpp::flow operator()(zbpp::microbatch mb) {
     batch const of(how_.model, *text_, how_.seed, mb.step(), first_microbatch_ + mb.index());
+    auto const sum = sum_over(mb);
     arrays keep;
     zbpp::message msg = co_await mb.recv_activation();
     co_await zbpp::F([&](zbpp::pass_context ctx) {
@@ -59,7 +68,7 @@ class chunk_stage {
       zbpp::buffer y;
       if (!model_.is_last()) y = ctx.allocate_edge(bytes(model_.floats_out()));
       auto const scratch = ctx.allocate(bytes(size.scratch));
-      auto const loss = model_.forward(keep.first(), of, at(msg[0]), at(scratch), at(y));
+      auto const loss = model_.forward(keep.first(), of, at(msg[0]), at(scratch), at(y), sum);
       if (mb.is_last_stage()) mb.report_loss(loss);
       msg = std::move(y);
     });
@@ -72,7 +81,7 @@ class chunk_stage {
       zbpp::buffer dx;
       if (!model_.is_first()) dx = ctx.allocate_edge(bytes(model_.floats_in()));
       auto const scratch = ctx.allocate(bytes(model_.keeps().scratch));
-      model_.backward_input(keep.first(), of, at(msg[0]), at(scratch), at(dx));
+      model_.backward_input(keep.first(), of, at(msg[0]), at(scratch), at(dx), sum);
       keep.until_b = {};
       msg = std::move(dx);
     });
@@ -93,6 +102,8 @@ class chunk_stage {
 
   /// @return its place in the model
   [[nodiscard]] int stage() const { return stage_; }
+  /// @return its place in the tensor group that shares it
+  [[nodiscard]] int member() const { return member_; }
   /// @return all that training changes, to be saved or set
   [[nodiscard]] stage_state state() {
     auto& all = model_.parameters();
@@ -150,6 +161,11 @@ class chunk_stage {
 
     [[nodiscard]] kept first() const { return {at(until_b), at(until_w), at(gradients)}; }
   };
+  // Adds up over the members that share the stage; does nothing where there is one.
+  [[nodiscard]] member_sum sum_over(zbpp::microbatch const& mb) const {
+    if (how_.model.members == 1) return {};
+    return [&members = mb.grid().tensor()](std::span<float> values) { members.all_reduce(values); };
+  }
   // The first float of a buffer; null where it is none.
   [[nodiscard]] static float* at(zbpp::buffer const& all) { return all.as<float>().data(); }
   [[nodiscard]] static std::size_t bytes(index count) {
@@ -159,14 +175,10 @@ class chunk_stage {
   training how_;
   text const* text_;
   int stage_;
+  int member_;
   int first_microbatch_;  // of this replica, in a step
   chunk model_;
   gpt::optimizer optimizer_;
-};
-
-/// Tells a replica of the model from a rank of its pipeline.
-struct replica_number {
-  int number = 0;
 };
 
 /// Makes the stages of one rank, in the order of the model.
@@ -181,23 +193,28 @@ struct replica_number {
 }
 
 /// Cuts the model in as many stages as a placement has.
-/// @param on       outlives the stages
-/// @param replica  of the model that they are
-[[nodiscard]] inline std::vector<chunk_stage> make_stages(
-    training const& how, text const& on, zbpp::placement const& placement, replica_number replica) {
-  std::vector<chunk_stage> stages;
-  stages.reserve(static_cast<std::size_t>(placement.stages()));
-  for (int s = 0; s < placement.stages(); ++s)
-    stages.emplace_back(how, on, placement.stages(), s, replica.number);
-  return stages;
-}
+/// @param on  outlives the stages
+/// @return those of the first replica, of the members of its tensor groups in turn
 [[nodiscard]] inline std::vector<chunk_stage> make_stages(
     training const& how, text const& on, zbpp::placement const& placement) {
-  return make_stages(how, on, placement, replica_number{});
+  std::vector<chunk_stage> stages;
+  auto const members = static_cast<int>(how.model.members);
+  stages.reserve(static_cast<std::size_t>(members * placement.stages()));
+  for (int member = 0; member < members; ++member)
+    for (int s = 0; s < placement.stages(); ++s)
+      stages.emplace_back(how, on, placement.stages(), s, 0, member);
+  return stages;
+}
+
+/// @return those stages that one member has, of the stages of all in turn
+[[nodiscard]] inline std::span<chunk_stage> stages_of_member(
+    std::span<chunk_stage> all, int members, int member) {
+  auto const count = all.size() / static_cast<std::size_t>(members);
+  return all.subspan(static_cast<std::size_t>(member) * count, count);
 }
 
 /// Gives stages all that training has changed in others of the same cut.
-inline void copy_state(std::vector<chunk_stage>& from, std::vector<chunk_stage>& to) {
+inline void copy_state(std::span<chunk_stage> from, std::span<chunk_stage> to) {
   for (std::size_t s = 0; s < from.size(); ++s) {
     auto const given = from[s].state();
     auto const own = to[s].state();

@@ -184,7 +184,8 @@ run_record ranks_here::run(
   auto backend = threads_with(o.slow);
   backend.records_messages = o.explains;
   if (o.adapts) return run_adapting(planned, kind, o.how, backend, stages, state, save);
-  if (o.how.replicas > 1) return run_replicas(planned, o.how, on, backend, stages, state, save);
+  if (o.how.replicas > 1 || o.how.model.members > 1)
+    return run_grid(planned, o.how, on, backend, stages, state, save);
   return run_pipeline(planned, o.how, backend, stages, state, o.how.optimizer.steps, save);
 }
 
@@ -204,7 +205,14 @@ int train(options const& o, ranks_here& ranks) {
   if (auto const& where = choices.front().where) ranks.agree(o, settings, *where);
   if (!o.checkpoint.empty()) {
     auto const where = placement_of_stages(o, *choices.front().where);
-    save.emplace(o.checkpoint, settings, o.every, o.policies.front(), where, ranks.processes());
+    save.emplace(
+        o.checkpoint,
+        settings,
+        o.every,
+        o.policies.front(),
+        where,
+        ranks.processes(),
+        static_cast<int>(o.how.model.members));
     resumed.emplace(beginning{new_stages(where)});
     resumed->state =
         doing("reading the checkpoint", [&] { return save->begin(resumed->stages, o.resume); });
