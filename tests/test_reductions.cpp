@@ -87,7 +87,8 @@ TEST_CASE("a step with sums over replicas takes what simulate_steps says", "[red
   for_each_random_order([](schedule const& order, problem const& problem) {
     auto const line = simulate(order, problem);
     ticks end = makespan(line);
-    for (auto const& sum : reductions_of(line, problem).all()) end = std::max(end, sum.end);
+    auto const sums = reductions_of(line, problem);
+    for (auto const& sum : sums.all()) end = std::max(end, sum.end);
     zbpp::lower_options const options{.reduces = problem.replicas().count > 1};
     CHECK(simulate_steps(zbpp::lower(order, options), problem, 1).end == end);
     CHECK(cost_with_reductions(line, problem) >= cost(line));
