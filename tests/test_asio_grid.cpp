@@ -28,6 +28,7 @@
 #include <future>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -535,20 +536,75 @@ TEST_CASE("a rank that stalls is told from those beside it in other replicas", "
   }
 }
 
+TEST_CASE("measured steps of a grid are those of the pipeline that all name", "[asio][grid]") {
+  auto const planned = toy_plan("zb_h1", 2, 3);
+  constexpr int ranks = 4;
+  for (char const* const order : {"tp-cp-ep-dp-pp", "pp-tp-cp-ep-dp"})
+    for (int const named : {0, 3}) {
+      std::vector<zbpp::asio::gathered_step> found(ranks);
+      std::vector<zbpp::step_result> own(ranks);
+      std::vector<std::vector<zbpp::stage_costs>> costs(ranks);
+      std::vector<std::optional<zbpp::problem>> measured(ranks);
+      grid_layout const layout({.pipeline = 2, .data = 2, .order = order}, ranks);
+      auto const thrown = run_ranks(ranks, patient_settings(), [&](rendezvous& run) {
+        auto const here = index(run.rank());
+        auto const at = layout.coordinates(run.rank());
+        zbpp::asio::pipeline_ranks const among(layout, named, ranks);
+        auto all = toy::make_model(2);
+        std::array stages{toy::hand_written(all[index(at.pipeline)])};
+        zbpp::pipeline pipe(
+            planned, zbpp::asio::tcp(run, layout, {.records_messages = true}), stages);
+        own[here] = pipe.step();
+        found[here] = zbpp::asio::gather_step(run, planned, own[here], among);
+        std::vector<zbpp::stage_costs> const of_rank(1, {.forward = 10 + run.rank()});
+        costs[here] = zbpp::asio::gather_costs(run, planned.problem().placement(), of_rank, among);
+        measured[here] = zbpp::asio::measure(run, pipe, {.steps = 2}, among);
+      });
+      for (auto const& text : thrown) CHECK(text.empty());
+      auto const members = layout.group(zbpp::grid_axis::pipeline, named);
+      for (int rank = 0; rank < ranks; ++rank) {
+        INFO(order << ", pipeline of rank " << named << ", rank " << rank);
+        auto const& one = found[index(rank)];
+        CHECK(one.measured == found[0].measured);
+        CHECK(one.messages == found[0].messages);
+        CHECK(measured[index(rank)] == measured[0]);
+        REQUIRE(one.measured.ranks() == 2);
+        REQUIRE(costs[index(rank)].size() == 2);
+        for (int p = 0; p < 2; ++p) {
+          auto const of = index(members[index(p)]);
+          CHECK(costs[index(rank)][index(p)].forward == 10 + members[index(p)]);
+          // Times between passes of a rank are those of its clock.
+          auto const row = one.measured[p];
+          auto const expected = own[of].measured[p];
+          REQUIRE(row.size() == expected.size());
+          for (std::size_t i = 0; i < row.size(); ++i)
+            CHECK(row[i].start - row[0].start == expected[i].start - expected[0].start);
+        }
+      }
+    }
+}
+
 TEST_CASE("measured steps of a grid are not taken for those of one pipeline", "[asio][grid]") {
   auto const planned = toy_plan("zb_h1", 2, 3);
-  auto const thrown = run_ranks(4, patient_settings(), [&](rendezvous& run) {
-    grid_layout const layout({.pipeline = 2, .data = 2}, 4);
-    auto all = toy::make_model(2);
-    std::array stages{toy::hand_written(all[index(layout.coordinates(run.rank()).pipeline)])};
-    zbpp::pipeline pipe(planned, zbpp::asio::tcp(run, layout), stages);
-    static_cast<void>(zbpp::asio::gather_step(run, planned, pipe.step()));
-  });
-  for (auto const& text : thrown)
-    CHECK(
-        text ==
-        "bad argument: gather_timeline takes a run of one pipeline: the run has 4 ranks and the "
-        "plan 2; in a grid measure each pipeline by a rendezvous of its own");
+  auto const refused = [&](zbpp::asio::pipeline_ranks const& among) {
+    auto const thrown = run_ranks(4, patient_settings(), [&](rendezvous& run) {
+      grid_layout const layout({.pipeline = 2, .data = 2}, 4);
+      auto all = toy::make_model(2);
+      std::array stages{toy::hand_written(all[index(layout.coordinates(run.rank()).pipeline)])};
+      zbpp::pipeline pipe(planned, zbpp::asio::tcp(run, layout), stages);
+      static_cast<void>(zbpp::asio::gather_step(run, planned, pipe.step(), among));
+    });
+    for (auto const& text : thrown) CHECK(text == thrown.front());
+    return thrown.front();
+  };
+  CHECK(
+      refused({}) ==
+      "bad argument: gather_timeline takes a run of one pipeline: the run has 4 ranks and the "
+      "plan 2; in a grid give pipeline_ranks, which says whose steps they are");
+  CHECK(
+      refused({grid_layout({.pipeline = 4, .data = 1}, 4), 0, 4}) ==
+      "bad argument: gather_timeline takes a pipeline of the run: the run has 4 ranks and the "
+      "plan 2, and pipeline_ranks is for 4 and 4; give those of the run");
 }
 
 }  // namespace test_asio_grid

@@ -7,8 +7,10 @@
 #include <zbpp/analysis/message_times.hpp>
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/asio/measure.hpp>
+#include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/grid.hpp>
 #include <zbpp/model/timeline.hpp>
 
 #include <algorithm>
@@ -101,30 +103,40 @@ struct cost_fields {
   return found;
 }
 
-/// Refuses a run of several pipelines, or of another number of ranks than those of a plan.
+/// Refuses ranks that are not those of a plan.
 /// @throws error (bad_argument)
-ZBPP_INLINE void check_ranks(rendezvous const& meeting, int ranks, char const* call) {
-  if (meeting.ranks() != ranks)
-    throw error(
-        errc::bad_argument,
-        std::string(call) + " takes a run of one pipeline: the run has " +
-            std::to_string(meeting.ranks()) + " ranks and the plan " + std::to_string(ranks) +
-            "; in a grid measure each pipeline by a rendezvous of its own");
+ZBPP_INLINE void check_ranks(
+    rendezvous const& meeting, int ranks, pipeline_ranks const& among, char const* call) {
+  auto const refuse = [&](std::string const& text) {
+    throw error(errc::bad_argument, std::string(call) + text);
+  };
+  auto const& layout = among.layout();
+  auto const in_run = " the run has " + std::to_string(meeting.ranks()) + " ranks and ";
+  if (layout == nullptr && meeting.ranks() != ranks)
+    refuse(
+        " takes a run of one pipeline:" + in_run + "the plan " + std::to_string(ranks) +
+        "; in a grid give pipeline_ranks, which says whose steps they are");
+  if (layout == nullptr) return;
+  if (layout->ranks() != meeting.ranks() || layout->size(grid_axis::pipeline) != ranks)
+    refuse(
+        " takes a pipeline of the run:" + in_run + "the plan " + std::to_string(ranks) +
+        ", and pipeline_ranks is for " + std::to_string(layout->ranks()) + " and " +
+        std::to_string(layout->size(grid_axis::pipeline)) + "; give those of the run");
 }
 
 /// Collects the passes of all ranks, each by its own clock.
-[[nodiscard]] ZBPP_INLINE timeline
-gather_passes(rendezvous& meeting, schedule const& order, timeline const& own) {
+[[nodiscard]] ZBPP_INLINE timeline gather_passes(
+    rendezvous& meeting, schedule const& order, timeline const& own, pipeline_ranks const& among) {
   using zbpp::detail::index;
-  check_ranks(meeting, order.ranks(), "gather_timeline");
-  auto const passes = order.passes(meeting.rank());
-  auto const row = in_order_of(passes, own[meeting.rank()]);
+  check_ranks(meeting, order.ranks(), among, "gather_timeline");
+  auto const own_rank = among.in_pipeline(meeting.rank());
+  auto const row = in_order_of(order.passes(own_rank), own[own_rank]);
   wire_writer to;
   for (auto const& timed : row) to.put(timed.start).put(timed.end);
   auto const parts = meeting.all_gather(to.bytes());
   timeline all;
   for (int rank = 0; rank < order.ranks(); ++rank) {
-    auto const& part = parts[index(rank)];
+    auto const& part = parts[index(among.in_run(rank))];
     zbpp::detail::require(
         part.size() == order.passes(rank).size() * 2 * sizeof(ticks),
         "gather_timeline: a rank did not run its passes in the order of the schedule, W apart");
@@ -147,19 +159,23 @@ gather_passes(rendezvous& meeting, schedule const& order, timeline const& own) {
 }
 
 /// Collects the messages of all ranks, each time by the clock of its rank.
-[[nodiscard]] ZBPP_INLINE message_record
-gather_messages(rendezvous& meeting, program const& ran, message_record own) {
+[[nodiscard]] ZBPP_INLINE message_record gather_messages(
+    rendezvous& meeting, program const& ran, message_record own, pipeline_ranks const& among) {
+  auto const own_rank = among.in_pipeline(meeting.rank());
   wire_writer to;
   for (int channel = 0; channel < own.ranks(); ++channel)
     for (auto& m : own[channel])
-      for (auto const* const time : times_of(m, meeting.rank())) to.put(*time);
+      for (auto const* const time : times_of(m, own_rank)) to.put(*time);
   auto const parts = meeting.all_gather(to.bytes());
+  auto const part_of = [&](int rank) -> blob const& {
+    return parts[zbpp::detail::index(among.in_run(rank))];
+  };
   std::vector<int> ranks(zbpp::detail::index(ran.ranks()));
   std::iota(ranks.begin(), ranks.end(), 0);
   auto all = zbpp::detail::record_places(ran, traffic(ran), ranks);
-  if (std::ranges::all_of(parts, [](auto const& part) { return part.empty(); })) return {};
+  if (std::ranges::all_of(ranks, [&](int rank) { return part_of(rank).empty(); })) return {};
   for (int const rank : ranks) {
-    auto const& part = parts[zbpp::detail::index(rank)];
+    auto const& part = part_of(rank);
     std::vector<ticks*> known;
     for (int channel = 0; channel < all.ranks(); ++channel)
       for (auto& m : all[channel])
@@ -169,7 +185,7 @@ gather_messages(rendezvous& meeting, program const& ran, message_record own) {
           errc::bad_argument,
           "gather_step: the rank recorded other messages than those of the plan, or none; set "
           "records_messages on all ranks, and give the plan that ran",
-          {.rank = rank});
+          {.rank = among.in_run(rank)});
     wire_reader from(part);
     for (auto* const time : known) *time = from.get<ticks>();
   }
@@ -178,18 +194,18 @@ gather_messages(rendezvous& meeting, program const& ran, message_record own) {
 
 }  // namespace detail
 
-ZBPP_INLINE timeline
-gather_timeline(rendezvous& meeting, schedule const& order, timeline const& own) {
-  auto all = detail::gather_passes(meeting, order, own);
+ZBPP_INLINE timeline gather_timeline(
+    rendezvous& meeting, schedule const& order, timeline const& own, pipeline_ranks const& among) {
+  auto all = detail::gather_passes(meeting, order, own, among);
   align_clocks(all, order.placement());
   return from_first_start(std::move(all));
 }
 
-ZBPP_INLINE gathered_step
-gather_step(rendezvous& meeting, plan const& planned, step_result const& own) {
+ZBPP_INLINE gathered_step gather_step(
+    rendezvous& meeting, plan const& planned, step_result const& own, pipeline_ranks const& among) {
   gathered_step all{
-      detail::gather_passes(meeting, planned.schedule(), own.measured),
-      detail::gather_messages(meeting, planned.program(), own.messages),
+      detail::gather_passes(meeting, planned.schedule(), own.measured, among),
+      detail::gather_messages(meeting, planned.program(), own.messages, among),
       {}};
   if (all.messages.size() > 0)
     all.clocks = align_clocks(all.measured, all.messages);
@@ -200,12 +216,15 @@ gather_step(rendezvous& meeting, plan const& planned, step_result const& own) {
 }
 
 ZBPP_INLINE std::vector<stage_costs> gather_costs(
-    rendezvous& meeting, placement const& placement, std::span<stage_costs const> own) {
-  detail::check_ranks(meeting, placement.ranks(), "gather_costs");
+    rendezvous& meeting,
+    placement const& placement,
+    std::span<stage_costs const> own,
+    pipeline_ranks const& among) {
+  detail::check_ranks(meeting, placement.ranks(), among, "gather_costs");
   auto const parts = meeting.all_gather(detail::costs_to_blob(own));
   std::vector<stage_costs> all(zbpp::detail::index(placement.stages()));
   for (int rank = 0; rank < placement.ranks(); ++rank) {
-    auto const costs = detail::costs_from_blob(parts[zbpp::detail::index(rank)]);
+    auto const costs = detail::costs_from_blob(parts[zbpp::detail::index(among.in_run(rank))]);
     auto const stages = placement.stages_of(rank);
     zbpp::detail::require(
         costs.size() == stages.size(),
