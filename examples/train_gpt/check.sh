@@ -317,6 +317,25 @@ check_tcp() {
 
   same 3 --policy greedy_auto --layers 4 --steps 8 --vocabulary-parallel --vocabulary 301
 
+  # A grid of pipelines, which any other one goes on from.
+  small=$model
+  model='--width 64 --context 16 --sequences 1'
+  set -- --policy zb_h1 --layers 4 --steps 8 --clip 1.5
+  ends 0 "a grid in one process" here --ranks 2 --data 2 --tensor 2 "$@" --no-reference
+  right=$(digest)
+  ends 0 "a grid of 8 processes" apart 8 --data 2 --tensor 2 "$@" --explain \
+    --checkpoint "$folder" --every 3
+  gives "$right" "a grid of 8 processes"
+  says ' yes '
+  rm -r "$folder/step-000008"
+  ends 0 "one that goes on" here --ranks 2 --data 2 --tensor 2 "$@" --no-reference \
+    --checkpoint "$folder" --resume
+  gives "$right" "resumed in one process"
+  rm -r "${folder:?}"/*
+  apart 2 --data 2 --tensor 2 --policy zb_h1 && fail "2 processes are no grid of 4"
+  says 'data is 2, --tensor is 2, and torchrun started 2 ranks; start as many' 2
+  model=$small
+
   apart 2 --policy zb_h1 --layers 4 --steps 4 --ranks 3 && fail "2 processes are no 3 ranks"
   says 'ranks is 3 and torchrun started 2' 2
   apart_by '"$0" --seed "$((RANK / 2))" "$@"' 3 --policy zb_h1 && fail "another seed went unnoticed"
@@ -394,6 +413,17 @@ check_mpi() {
   }
   same 2 --policy zb_v --layers 4 --steps 8 --explain
   same 3 --policy zb_h2 --layers 4 --steps 12 --clip 1.5 --tied
+
+  # A grid of pipelines.
+  small=$model
+  model='--width 64 --context 16 --sequences 1'
+  set -- --policy zb_h1 --layers 4 --steps 4
+  ends 0 "a grid in one process" here --ranks 1 --data 2 --tensor 2 "$@" --no-reference
+  right=$(digest)
+  ends 0 "a grid of 4 processes" over_mpi 4 --data 2 --tensor 2 "$@"
+  gives "$right" "a grid of 4 processes"
+  says ' yes '
+  model=$small
 
   # What they keep goes on in one process.
   set -- --policy zb_h1 --layers 4 --no-reference --checkpoint "$folder" --every 2

@@ -98,7 +98,7 @@ struct example_run {
       : how(settings),
         cut(split),
         stages(make_stages(how, learned, cut.where)),
-        save(folder, settings_of(how, learned), 1, cut.policy, cut.where) {}
+        save(folder, how, settings_of(how, learned), 1, cut.policy, cut.where) {}
 
   /// Trains on, and keeps a checkpoint of each step.
   run_record train(zbpp::training_state const& state, bool keeps, std::int64_t until = gpt::steps) {
@@ -193,9 +193,9 @@ void check_one_rank() {
   std::uint64_t parameters = 0;
   auto const line = zbpp::placement::linear(4);
   for (int rank = 0; rank < line.ranks(); ++rank) {
-    auto own = make_stages(how, learned, line, rank);
+    auto own = make_stages(how, learned, line, zbpp::grid_coordinates{.pipeline = rank});
     expect(own.size() == 1, "a rank has its chunk and no other");
-    saver from(scratch.path(), settings_of(how, learned), 1, "zb_h1", line);
+    saver from(scratch.path(), how, settings_of(how, learned), 1, "zb_h1", line);
     expect(from.begin(own, true).steps == steps, "it finds the newest checkpoint");
     expect(
         from.resumed_text().ends_with("step-000007, of --ranks 2 --policy zb_v"),

@@ -61,9 +61,6 @@ void check_grid(options const& o) {
         "--data is " + std::to_string(o.how.replicas) + " and --microbatches is " +
         std::to_string(o.how.microbatches) + "; each replica has as many of them, so give " +
         std::to_string((o.how.microbatches / o.how.replicas + 1) * o.how.replicas));
-  if (o.by != transport::threads)
-    throw setting_error(
-        std::string(option) + " is for pipelines on threads; leave --transport out");
   if (o.adapts)
     throw setting_error(
         "--adaptive changes the plan of one pipeline, and those of a grid need the same; leave " +
@@ -88,7 +85,7 @@ std::optional<options> read_options(int argc, char const* const* argv) {
       "that never stopped.\n"
       "With --data several replicas of the model train on parts of each step and add their "
       "gradients\n"
-      "up, and with --tensor several threads share each stage; the bits are those of a plain loop "
+      "up, and with --tensor several ranks share each stage; the bits are those of a plain loop "
       "that\n"
       "adds up in the same order.\n"
       "With --transport tcp this is one rank of several processes, which torchrun, mpirun, srun or "
@@ -117,15 +114,15 @@ std::optional<options> read_options(int argc, char const* const* argv) {
       app.add_option("--join", o.join_seconds, "Seconds that ranks apart have to find each other")
           ->check(whole_number(1, 86'400));
   auto* const ranks =
-      app.add_option("--ranks", o.ranks, "Ranks of the pipeline; apart, as many as were launched")
+      app.add_option(
+             "--ranks", o.ranks, "Ranks of each pipeline; apart, as many as were launched for it")
           ->check(whole_number(1, 64));
-  app.add_option("--data", o.how.replicas, "Replicas of the model, each a pipeline; on threads")
+  app.add_option("--data", o.how.replicas, "Replicas of the model, each a pipeline")
       ->check(whole_number(1, 64));
   app.add_option(
          "--tensor",
          o.how.model.members,
-         "Members of a tensor group, which divide the heads and hidden units of each block; on\n"
-         "threads")
+         "Members of a tensor group, which divide the heads and hidden units of each block")
       ->check(whole_number(1, 32));
   app.add_option(
          "--microbatches", o.how.microbatches, "Microbatches of a step, which replicas divide")

@@ -26,10 +26,9 @@ int train_over_mpi(options o) {
   auto meeting = meet_by_mpi(meeting_settings(o));
   return status_of("train_gpt", meeting.rank(), [&] {
     auto const& start = meeting.control_channel().start();
-    if (o.names_ranks) check_ranks(o.ranks, start);
-    o.ranks = start.ranks;
+    o.ranks = ranks_of_pipeline(o, start);
     settle_ranks(o);
-    ranks_apart<zbpp::mpi::ranks, zbpp::mpi::rendezvous> ranks(meeting, o.explains);
+    ranks_apart<zbpp::mpi::ranks, zbpp::mpi::rendezvous> ranks(meeting, o);
     return take_part(meeting, [&] { return train(o, ranks); });
   });
 }

@@ -11,12 +11,12 @@
 namespace gpt {
 
 int train_in_processes(options o) {
-  auto const start = find_launch("tcp", o.names_ranks ? std::optional(o.ranks) : std::nullopt);
-  o.ranks = start.ranks;
+  auto const start = find_launch("tcp", std::nullopt);
+  o.ranks = ranks_of_pipeline(o, start);
   settle_ranks(o);
   return status_of("train_gpt", start.rank, [&] {
     auto meeting = meet(start, meeting_settings(o));
-    ranks_apart<zbpp::asio::tcp, zbpp::asio::rendezvous> ranks(meeting, o.explains);
+    ranks_apart<zbpp::asio::tcp, zbpp::asio::rendezvous> ranks(meeting, o);
     return take_part(meeting, [&] { return train(o, ranks); });
   });
 }

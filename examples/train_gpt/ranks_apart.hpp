@@ -7,12 +7,15 @@
 #include "meeting.hpp"
 #include "training.hpp"
 #include <zbpp/asio/measure.hpp>
+#include <zbpp/asio/pipeline_ranks.hpp>
+#include <zbpp/model/grid.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,24 +23,26 @@
 namespace gpt {
 
 /// Shows on rank 0 how far the run is. Now and then, for it makes the ranks wait for each other,
-/// all learn the losses, which the rank of the last stage has.
+/// all learn the losses, which the ranks of the last stage have.
 class shared_display final : public run_display {
  public:
+  /// @param roots  by replica, the rank that knows its losses
   shared_display(
       zbpp::asio::rendezvous& meeting,
-      int root,
+      std::vector<int> roots,
       run_record& record,
       training const& how,
       std::int64_t steps)
       : run_display(record, how, steps),
         meeting_(&meeting),
-        root_(root),
+        roots_(std::move(roots)),
         record_(&record),
+        microbatches_(how.microbatches),
         steps_(steps),
         alarm_("train_gpt: rank " + std::to_string(meeting.rank()), record.name) {}
 
   void note_step() override {
-    if (meeting_->rank() == root_) alarm_.note(record_->done(), record_->losses.back());
+    if (meeting_->rank() == roots_.front()) alarm_.note(record_->done(), record_->losses.back());
   }
   [[nodiscard]] std::int64_t until_stop() override {
     auto const left = zbpp::run_progress::until_milestone(record_->done(), steps_);
@@ -46,7 +51,7 @@ class shared_display final : public run_display {
   }
   void note_stop() override {
     if (record_->done() < milestone_) return;
-    share_losses(*meeting_, root_, known_, record_->losses);
+    share_losses();
     auto const before = std::exchange(known_, record_->losses.size());
     if (meeting_->rank() != 0) return;
     // Rank 0 tells it, too: of some launchers only its lines are seen.
@@ -59,9 +64,25 @@ class shared_display final : public run_display {
   }
 
  private:
+  // Gives every rank the mean of the losses of all replicas, for each step that is not known yet.
+  void share_losses() {
+    auto const own = std::exchange(record_->own_losses, {});
+    auto const all = meeting_->all_gather(std::as_bytes(std::span(own)));
+    std::vector<zbpp::asio::wire_reader> from;
+    for (int const root : roots_) from.emplace_back(all[static_cast<std::size_t>(root)]);
+    auto const of_replica = microbatches_ / static_cast<int>(roots_.size());
+    for (auto& loss : std::span(record_->losses).subspan(known_)) {
+      double sum = 0.0;
+      for (auto& replica : from)
+        for (int i = 0; i < of_replica; ++i) sum += replica.get<double>();
+      loss = sum / microbatches_;
+    }
+  }
+
   zbpp::asio::rendezvous* meeting_;
-  int root_;
+  std::vector<int> roots_;
   run_record* record_;
+  int microbatches_;
   std::int64_t steps_;
   divergence_alarm alarm_;
   std::int64_t milestone_ = 0;
@@ -74,8 +95,13 @@ class shared_display final : public run_display {
 template <class Backend, class Rendezvous>
 class ranks_apart final : public ranks_here {
  public:
-  /// @param explains  whether rank 0 is to know a typical step of all ranks
-  ranks_apart(Rendezvous& meeting, bool explains) : meeting_(&meeting), explains_(explains) {}
+  ranks_apart(Rendezvous& meeting, options const& o)
+      : meeting_(&meeting),
+        layout_(o.how.layout_of(o.ranks)),
+        at_(layout_.coordinates(meeting.rank())),
+        explains_(o.explains) {
+    if (layout_.ranks() > o.ranks) first_ = {layout_, 0, layout_.ranks()};
+  }
 
   [[nodiscard]] bool has_first() const override { return meeting_->rank() == 0; }
 
@@ -87,7 +113,7 @@ class ranks_apart final : public ranks_here {
     std::vector<zbpp::asio::agreement_item> items;
     auto const add = [&](setting const& s) { items.push_back({s.name, {}, s.value}); };
     std::ranges::for_each(settings, add);
-    std::ranges::for_each(split_of(o.policies.front(), placement, 1), add);
+    std::ranges::for_each(split_of(o.how, o.policies.front(), placement), add);
     add({"--step", name_of(o.kinds.front())});
     add({"--explain", o.explains ? "yes" : "no"});
     add({"--checkpoint and --every", o.checkpoint.empty() ? "none" : std::to_string(o.every)});
@@ -100,20 +126,26 @@ class ranks_apart final : public ranks_here {
 
   [[nodiscard]] std::vector<chunk_stage> make_stages(
       training const& how, text const& on, zbpp::placement const& placement) override {
-    return gpt::make_stages(how, on, placement, meeting_->rank());
+    return gpt::make_stages(how, on, placement, at_);
   }
 
-  /// Measures the stages of every rank on that rank, all at a time, and gives all ranks the same
-  /// numbers.
+  /// Measures the stages of every rank on that rank, all at a time, and gives all ranks the numbers
+  /// of the first pipeline. Sums over replicas travel as its messages do.
   [[nodiscard]] std::vector<zbpp::problem> measure(
       options const& o, text const& on, std::vector<choice> const& choices) override {
     auto const& [policy, where, why_not] = choices.front();
     auto stages = make_stages(o.how, on, *where);
     auto const own = sizes_of(stages);
-    zbpp::problem const sizes(
-        *where, o.how.microbatches, zbpp::asio::gather_costs(*meeting_, *where, own));
-    zbpp::pipeline pipe(plan_to_measure(policy(sizes), sizes), Backend(*meeting_), stages);
-    return {zbpp::asio::measure(*meeting_, pipe)};
+    zbpp::problem const alone(
+        *where, o.how.own_microbatches(), zbpp::asio::gather_costs(*meeting_, *where, own, first_));
+    auto const sizes = with_replicas(alone, {.count = o.how.replicas});
+    zbpp::pipeline pipe(plan_to_measure(policy(sizes), sizes), backend(false), stages);
+    auto measured = zbpp::asio::measure(*meeting_, pipe, {}, first_);
+    if (o.how.replicas == 1 || o.ranks == 1) return {std::move(measured)};
+    auto const edge = static_cast<double>(measured.costs(0).edge);
+    auto const time_per_byte = static_cast<double>(message_time(measured)) / edge;
+    return {with_replicas(
+        std::move(measured), {.count = o.how.replicas, .time_per_byte = time_per_byte})};
   }
 
   [[nodiscard]] run_record run(
@@ -125,16 +157,20 @@ class ranks_apart final : public ranks_here {
       zbpp::training_state const& state,
       saver* save) override {
     auto const& how = o.how;
-    zbpp::pipeline pipe(
-        planned,
-        Backend(*meeting_, {.records_messages = explains_}),
-        stages,
-        options_of(how.optimizer));
+    zbpp::pipeline pipe(planned, backend(explains_), stages, options_of(how.optimizer));
     pipe.resume(state);
-    run_record record{.name = planned.policy(), .first = state.steps, .keeps_times = explains_};
+    run_record record{
+        .name = planned.policy(),
+        .first = state.steps,
+        .keeps_own_losses = true,
+        .keeps_times = explains_};
     auto const steps = how.optimizer.steps;
     auto const& where = planned.problem().placement();
-    shared_display display(*meeting_, where.rank_of(where.stages() - 1), record, how, steps);
+    std::vector<int> roots;
+    for (int replica = 0; replica < how.replicas; ++replica)
+      roots.push_back(
+          layout_.rank_of({.pipeline = where.rank_of(where.stages() - 1), .data = replica}));
+    shared_display display(*meeting_, std::move(roots), record, how, steps);
     take_steps(pipe, record, display, steps, steps_between_stops(planned), stages, save);
     // Digests of chunks add up to that of the whole model.
     auto const own = zbpp::asio::wire_writer().put(digest(stages)).take();
@@ -160,7 +196,7 @@ class ranks_apart final : public ranks_here {
     zbpp::step_result typical;
     typical.measured = record.timelines[static_cast<std::size_t>(step)];
     typical.messages = record.messages[static_cast<std::size_t>(step)];
-    auto all = zbpp::asio::gather_step(*meeting_, planned, typical);
+    auto all = zbpp::asio::gather_step(*meeting_, planned, typical, first_);
     record.typical_step = std::move(all.measured);
     record.typical_messages = std::move(all.messages);
     record.clocks = std::move(all.clocks);
@@ -168,9 +204,38 @@ class ranks_apart final : public ranks_here {
     record.updates.clear();
   }
 
+  [[nodiscard]] Backend backend(bool records_messages) const {
+    if (first_.layout() == nullptr)
+      return Backend(*meeting_, {.records_messages = records_messages});
+    return Backend(*meeting_, layout_, {.records_messages = records_messages});
+  }
+
   Rendezvous* meeting_;
+  zbpp::grid_layout layout_;
+  zbpp::grid_coordinates at_;
+  zbpp::asio::pipeline_ranks first_;  // of the pipeline of rank 0, in a grid of several
   bool explains_;
 };
+
+/// Finds out how many ranks each pipeline has.
+/// @throws setting_error when that is not what the user said, or not the same number for all
+[[nodiscard]] inline int ranks_of_pipeline(options const& o, zbpp::asio::launch const& start) {
+  auto const members = static_cast<int>(o.how.model.members);
+  auto const pipelines = o.how.replicas * members;
+  if (pipelines == 1) {
+    if (o.names_ranks) check_ranks(o.ranks, start);
+    return start.ranks;
+  }
+  auto const ranks = o.names_ranks ? o.ranks : std::max(start.ranks / pipelines, 1);
+  if (ranks * pipelines != start.ranks)
+    throw setting_error(
+        "--data is " + std::to_string(o.how.replicas) + ", --tensor is " + std::to_string(members) +
+        (o.names_ranks ? ", --ranks is " + std::to_string(ranks) : "") + ", and " + start.source +
+        " started " + std::to_string(start.ranks) +
+        " ranks; start as many as these make together, such as " +
+        std::to_string(ranks * pipelines));
+  return ranks;
+}
 
 /// @return how the ranks of a run meet
 [[nodiscard]] inline zbpp::asio::rendezvous_settings meeting_settings(options const& o) {

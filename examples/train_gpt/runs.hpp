@@ -38,6 +38,7 @@ struct run_record {
   std::string name;
   std::int64_t first = 0;  ///< steps taken before, by another program
   std::vector<double> losses = {};
+  std::vector<double> own_losses = {};  ///< of microbatches, those that this process knows
   std::vector<double> milliseconds = {};
   std::vector<zbpp::timeline> timelines = {};       ///< of a pipeline
   std::vector<zbpp::message_record> messages = {};  ///< of a pipeline that records them
@@ -45,6 +46,7 @@ struct run_record {
       {};                          ///< by rank; empty where ranks do not agree
   std::vector<double> norms = {};  ///< of all gradients, where ranks agree
   step_counts counts = {};
+  bool keeps_own_losses = false;
   bool keeps_times = false;  ///< whether to keep those of each step, of the ranks here
   /// A step of typical length on all ranks, from its first start; empty where it is not known.
   zbpp::timeline typical_step = {};
@@ -60,6 +62,8 @@ struct run_record {
   /// @param took  milliseconds
   void add(zbpp::step_result const& step, double took) {
     losses.push_back(step.loss());
+    if (keeps_own_losses)
+      own_losses.insert(own_losses.end(), step.losses.begin(), step.losses.end());
     milliseconds.push_back(took);
     counts.add(step.update);
     if (step.update.is_update) norms.push_back(step.update.norm);
@@ -213,10 +217,11 @@ struct plain_loop {
   return std::clamp<std::int64_t>(zbpp::from_milliseconds(1000) / step, 8, 1000);
 }
 
-/// @return the sum of the digests of stages
+/// @return the sum of the digests of stages; of replicas, the first counts
 [[nodiscard]] inline std::uint64_t digest(std::vector<chunk_stage> const& stages) {
   std::uint64_t sum = 0;
-  for (auto const& s : stages) sum += digest(s.model().parameters(), s.member() == 0);
+  for (auto const& s : stages)
+    if (s.replica() == 0) sum += digest(s.model().parameters(), s.member() == 0);
   return sum;
 }
 

@@ -46,12 +46,13 @@ using setting = zbpp::checkpoint::setting;
 
 /// Lists how a run is split, which decides no bits.
 [[nodiscard]] inline std::vector<setting> split_of(
-    std::string const& policy, zbpp::placement const& placement, int members) {
+    training const& how, std::string const& policy, zbpp::placement const& placement) {
   std::vector<setting> split{
       {"--ranks", std::to_string(placement.ranks())},
       {"--policy", policy},
       {"placement", placement.name()}};
-  if (members > 1) split.push_back({"--tensor", std::to_string(members)});
+  if (how.replicas > 1) split.push_back({"--data", std::to_string(how.replicas)});
+  if (how.model.members > 1) split.push_back({"--tensor", std::to_string(how.model.members)});
   return split;
 }
 
@@ -102,22 +103,20 @@ class saver {
   /// @param every      steps from one checkpoint to the next
   /// @param policy     of the run, to be told
   /// @param processes  connects the ranks, where they are apart
-  /// @param members    of the tensor groups that share the stages
   saver(
       std::filesystem::path const& folder,
+      training const& how,
       std::vector<setting> settings,
       std::int64_t every,
       std::string const& policy,
       zbpp::placement const& placement,
-      std::unique_ptr<process_group> processes = std::make_unique<process_group>(),
-      int members = 1)
+      std::unique_ptr<process_group> processes = std::make_unique<process_group>())
       : path_(folder),
-        split_(split_of(policy, placement, members)),
+        split_(split_of(how, policy, placement)),
+        layout_(how.layout_of(placement.ranks())),
         folder_(
             folder,
-            {.settings = std::move(settings),
-             .split = split_,
-             .ranks = members * placement.ranks()},
+            {.settings = std::move(settings), .split = split_, .ranks = layout_.ranks()},
             std::move(processes)),
         every_(every),
         placement_(placement) {}
@@ -156,8 +155,10 @@ class saver {
     bool const is_saved = folder_.save(state, [&](int rank) {
       return arrays_of(
           stages,
-          [&](chunk_stage const& s) {
-            return placement_.rank_of(s.stage()) + s.member() * placement_.ranks() == rank;
+          [&](chunk_stage const& s) {  // other replicas have the same
+            auto const in_pipeline = placement_.rank_of(s.stage());
+            return s.replica() == 0 &&
+                   layout_.rank_of({.pipeline = in_pipeline, .tensor = s.member()}) == rank;
           },
           [](chunk_stage const& s) { return s.member() == 0; });
     });
@@ -179,6 +180,7 @@ class saver {
  private:
   std::filesystem::path path_;
   std::vector<setting> split_;
+  zbpp::grid_layout layout_;
   zbpp::checkpoint::run_folder folder_;
   std::int64_t every_;
   zbpp::placement placement_;

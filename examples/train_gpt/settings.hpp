@@ -4,6 +4,7 @@
 // optimizer steps.
 #pragma once
 
+#include <zbpp/model/grid.hpp>
 #include <zbpp/runtime/training.hpp>
 
 #include <algorithm>
@@ -125,6 +126,11 @@ struct training {
   int replicas = 1;      ///< of the model, which divide the microbatches of a step
   std::uint64_t seed = 1;
 
+  /// @return the grid of pipelines with so many ranks each
+  [[nodiscard]] zbpp::grid_layout layout_of(int ranks) const {
+    auto const members = static_cast<int>(model.members);
+    return {{.pipeline = ranks, .data = replicas, .tensor = members}, ranks * replicas * members};
+  }
   /// @return microbatches of one replica
   [[nodiscard]] constexpr int own_microbatches() const { return microbatches / replicas; }
 };

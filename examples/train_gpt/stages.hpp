@@ -44,6 +44,7 @@ class chunk_stage {
       : how_(how),
         text_(&on),
         stage_(stage),
+        replica_(replica),
         member_(member),
         first_microbatch_(replica * how.own_microbatches()),
         model_(
@@ -102,6 +103,8 @@ class chunk_stage {
 
   /// @return its place in the model
   [[nodiscard]] int stage() const { return stage_; }
+  /// @return the replica of the model that it belongs to
+  [[nodiscard]] int replica() const { return replica_; }
   /// @return its place in the tensor group that shares it
   [[nodiscard]] int member() const { return member_; }
   /// @return all that training changes, to be saved or set
@@ -175,20 +178,24 @@ class chunk_stage {
   training how_;
   text const* text_;
   int stage_;
+  int replica_;
   int member_;
   int first_microbatch_;  // of this replica, in a step
   chunk model_;
   gpt::optimizer optimizer_;
 };
 
-/// Makes the stages of one rank, in the order of the model.
+/// Makes the stages of one rank of a grid, in the order of the model.
 /// @param on  outlives the stages
 [[nodiscard]] inline std::vector<chunk_stage> make_stages(
-    training const& how, text const& on, zbpp::placement const& placement, int rank) {
+    training const& how,
+    text const& on,
+    zbpp::placement const& placement,
+    zbpp::grid_coordinates const& at) {
   std::vector<chunk_stage> stages;
-  auto const own = placement.stages_of(rank);
+  auto const own = placement.stages_of(at.pipeline);
   stages.reserve(own.size());
-  for (int const s : own) stages.emplace_back(how, on, placement.stages(), s);
+  for (int const s : own) stages.emplace_back(how, on, placement.stages(), s, at.data, at.tensor);
   return stages;
 }
 

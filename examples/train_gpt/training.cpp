@@ -206,13 +206,7 @@ int train(options const& o, ranks_here& ranks) {
   if (!o.checkpoint.empty()) {
     auto const where = placement_of_stages(o, *choices.front().where);
     save.emplace(
-        o.checkpoint,
-        settings,
-        o.every,
-        o.policies.front(),
-        where,
-        ranks.processes(),
-        static_cast<int>(o.how.model.members));
+        o.checkpoint, o.how, settings, o.every, o.policies.front(), where, ranks.processes());
     resumed.emplace(beginning{new_stages(where)});
     resumed->state =
         doing("reading the checkpoint", [&] { return save->begin(resumed->stages, o.resume); });
