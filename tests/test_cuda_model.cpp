@@ -1487,6 +1487,92 @@ TEST_CASE("Streams that NCCL makes take queues, also those that it leaves idle")
   }
 }
 
+/// Two ranks, each with a GPU, a stream and some numbers, which they add up.
+struct sum_of_two {
+  pair link{{0, 1}};
+  std::array<cudaStream_t, 2> streams{};
+  std::array<float*, 2> numbers{};
+
+  sum_of_two() {
+    for (int rank = 0; rank < 2; ++rank) {
+      auto const at = static_cast<std::size_t>(rank);
+      use_device(rank);
+      streams[at] = new_stream();
+      void* memory = nullptr;
+      REQUIRE(cudaMalloc(&memory, block) == cudaSuccess);
+      numbers[at] = static_cast<float*>(memory);
+    }
+  }
+  void make(std::size_t rank) const {
+    use_device(static_cast<int>(rank));
+    auto* const to = numbers[rank];
+    REQUIRE(model::launch(streams[rank], "make", {}, {{to, block}}, [to, rank] {
+              std::fill_n(to, block / sizeof(float), static_cast<float>(rank + 1));
+            }) == cudaSuccess);
+  }
+  void add_up(std::size_t rank, std::size_t count = block / sizeof(float)) const {
+    use_device(static_cast<int>(rank));
+    auto const result = ncclAllReduce(
+        numbers[rank], numbers[rank], count, ncclFloat32, ncclSum, link.comm[rank], streams[rank]);
+    REQUIRE((result == ncclSuccess || result == ncclInProgress));
+    link.settle(rank);
+  }
+};
+
+model::options two_gpus() {
+  model::options machine;
+  machine.devices = 2;
+  machine.lazy_connect = false;
+  return machine;
+}
+
+TEST_CASE("A sum has the numbers of all ranks, and orders each behind all") {
+  each_interleaving(two_gpus(), [] {
+    sum_of_two const all;
+    for (std::size_t rank : {0U, 1U}) all.make(rank);
+    for (std::size_t rank : {0U, 1U}) all.add_up(rank);
+    for (std::size_t rank : {0U, 1U}) synchronize(all.streams[rank]);
+    for (std::size_t rank : {0U, 1U}) CHECK(all.numbers[rank][block / sizeof(float) - 1] == 3);
+    CHECK(all_faults().empty());
+  });
+}
+
+TEST_CASE("A sum reads and writes its numbers from its start on") {
+  each_interleaving(two_gpus(), [] {
+    sum_of_two const all;
+    for (std::size_t rank : {0U, 1U}) all.make(rank);
+    all.add_up(1);
+    use_device(0);
+    cudaStream_t const reader = new_stream();
+    order(all.streams[0], reader);
+    read(reader, reinterpret_cast<char*>(all.numbers[0]));
+    all.add_up(0);
+    synchronize();
+    CHECK(faults_of("race") >= 1);
+  });
+}
+
+TEST_CASE("A sum of another size never ends, and a rank that does not come holds it up") {
+  for (std::size_t const count : {block / sizeof(float) - 1, std::size_t{0}})
+    each_interleaving(two_gpus(), [count] {
+      sum_of_two const all;
+      for (std::size_t rank : {0U, 1U}) all.make(rank);
+      all.add_up(0);
+      if (count > 0) all.add_up(1, count);
+      use_device(0);
+      CHECK(cudaStreamSynchronize(all.streams[0]) == cudaErrorLaunchTimeout);
+      CHECK(has_fault("for the sums of all others, of 16"));
+    });
+  each_interleaving(two_gpus(), [] {
+    sum_of_two const all;
+    all.make(0);
+    all.add_up(0);
+    REQUIRE(ncclCommAbort(all.link.comm[0]) == ncclSuccess);
+    CHECK(cudaStreamSynchronize(all.streams[0]) == cudaSuccess);
+    CHECK(all_faults().empty());
+  });
+}
+
 TEST_CASE("A message that nobody takes is a deadlock; aborting frees it") {
   each_interleaving(one_gpu(), [] {
     pair const link;

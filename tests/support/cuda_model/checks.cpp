@@ -114,7 +114,10 @@ std::string machine::why_blocked(stream const& one) const {
   if (over.broken) return "waits for " + comm + ", which has failed";
   std::string missing;
   for (message const& each : next.messages->messages) {
-    if (!each.matched) {
+    if (!each.matched && each.is_sum()) {
+      missing += (missing.empty() ? "" : ", ") + std::string("the sums of all others, of ") +
+                 std::to_string(each.count);
+    } else if (!each.matched) {
       missing += (missing.empty() ? "" : ", ") +
                  std::string(each.send ? "the receive of " : "the send of ") +
                  numbered("rank", static_cast<std::size_t>(each.peer));

@@ -85,6 +85,7 @@ namespace zbpp::cuda_model {
   LIGHT(ncclCommCuDevice)                                                                          \
   LIGHT(ncclGroupStart)                                                                            \
   LIGHT(ncclGroupEnd)                                                                              \
+  LIGHT(ncclAllReduce)                                                                             \
   LIGHT(ncclSend)                                                                                  \
   LIGHT(ncclRecv)
 

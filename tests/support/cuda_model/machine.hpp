@@ -435,6 +435,9 @@ class machine {
   std::uint32_t snapshot();
   std::string why_blocked(group_launch const& one) const;
   void match(communicator& of);
+  /// Adds up what the ranks of a communicator have, where all of them are at the same sum.
+  /// @return whether they were
+  bool match_sum(communicator& of);
   void record_for_nccl(stream& on, record_by_nccl& made);
   void wait_for_nccl(stream& on, record_by_nccl& made);
   void plan_launch(group_launch& of, message_group& one);

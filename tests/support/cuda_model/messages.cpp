@@ -7,6 +7,13 @@ namespace zbpp::cuda_model {
 
 namespace {
 
+/// The first sum of the group that is still to meet those of others.
+message* next_sum(message_group& of) {
+  for (message& each : of.messages)
+    if (!each.matched && each.is_sum()) return &each;
+  return nullptr;
+}
+
 /// The first message of the group that is still to meet this peer, in this direction.
 message* next_to(message_group& of, int peer, bool send) {
   for (message& each : of.messages)
@@ -37,19 +44,73 @@ void machine::start_group(operation& one) {
   leave_queue(one);  // its kernel runs, so the queue goes on; its stream does not
   // A receive may write from its start on, whenever the message comes.
   std::vector<byte_access> all;
-  for (message const& each : group.messages)
-    if (each.bytes > 0) all.push_back(each.touched);
+  for (message const& each : group.messages) {
+    if (each.bytes == 0) continue;
+    if (each.is_sum()) {  // it reads before it writes
+      byte_access read = each.touched;
+      read.write = false;
+      all.push_back(read);
+    }
+    all.push_back(each.touched);
+  }
   touch(one, on, all);
   progressed();
   match(*group.over);
 }
 
+bool machine::match_sum(communicator& of) {
+  struct part {
+    message_group* group;
+    message* sum;
+  };
+  std::vector<part> parts;
+  for (communicator* member : of.of->members) {
+    message_group* const group = member == nullptr ? nullptr : active(*member);
+    message* const sum = group == nullptr ? nullptr : next_sum(*group);
+    if (sum == nullptr) return false;
+    parts.push_back({group, sum});
+  }
+  message const& first = *parts.front().sum;
+  for (part const& each : parts)
+    if (each.sum->count != first.count) return false;  // NCCL checks no size: they hang
+  vector_clock together;
+  std::int64_t begun_ns = 0;
+  bool is_whole = true;
+  for (part const& each : parts) {
+    together.join(each.group->clock);
+    begun_ns = std::max(begun_ns, each.group->started_ns);
+    is_whole = is_whole && each.sum->bytes > 0;
+  }
+  for (std::size_t i = 0; is_whole && i < first.count; ++i) {
+    auto const at = [&](std::size_t rank) -> float& {
+      return static_cast<float*>(parts[rank % parts.size()].sum->data)[i];
+    };
+    auto const begin = first_in_sum(i, first.count, parts.size());
+    float sum = at(begin);
+    for (std::size_t next = 1; next < parts.size(); ++next) sum += at(begin + next);
+    for (std::size_t rank = 0; rank < parts.size(); ++rank) at(rank) = sum;
+  }
+  for (part const& each : parts) {
+    each.sum->matched = true;
+    stream& on = *each.group->launch->on;
+    on.clock.join(together);
+    if (is_whole) touch(*each.group->launch, on, {each.sum->touched});
+    on.ns = std::max(
+        on.ns,
+        begun_ns + options_.message_ns +
+            options_.message_ns_per_byte * static_cast<std::int64_t>(first.bytes));
+  }
+  return true;
+}
+
 void machine::match(communicator& of) {
   message_group* group = active(of);
   std::vector<message_group*> met{group};
+  while (match_sum(of))
+    for (communicator* member : of.of->members) met.push_back(active(*member));
   for (std::size_t at = 0; at < group->messages.size(); ++at) {
     message& own = group->messages[at];
-    if (own.matched || next_to(*group, own.peer, own.send) != &own) continue;
+    if (own.is_sum() || own.matched || next_to(*group, own.peer, own.send) != &own) continue;
     communicator* peer = of.of->members[static_cast<std::size_t>(own.peer)];
     message_group* peer_group = peer == nullptr ? nullptr : active(*peer);
     message* other = peer_group == nullptr ? nullptr : next_to(*peer_group, of.rank, !own.send);

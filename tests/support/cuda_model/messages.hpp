@@ -2,7 +2,8 @@
 //
 // Communicators of the model. Every rank of one runs its groups one after another, kept in turn by
 // a stream of NCCL's own; a send and its receive are a rendezvous: the k-th send to a peer meets
-// the peer's k-th receive from it, when both groups have started.
+// the peer's k-th receive from it, when both groups have started. So is a sum, of all ranks: those
+// that differ in size never meet.
 #pragma once
 
 #include "clock.hpp"
@@ -26,6 +27,8 @@ struct record;
 struct stream;
 
 struct message {
+  static constexpr int all_ranks = -1;  // the peer of a sum
+
   bool send = false;
   int peer = 0;
   void* data = nullptr;
@@ -37,7 +40,15 @@ struct message {
   // Which of the captured messages in this direction it is; not_captured when it was issued.
   static constexpr std::int64_t not_captured = -1;
   std::int64_t captured = not_captured;
+
+  [[nodiscard]] bool is_sum() const { return peer == all_ranks; }
 };
+
+/// @return which rank of some a sum of `count` numbers begins with, for the number at `i`: each
+///         rank with its part, as around a ring
+[[nodiscard]] inline std::size_t first_in_sum(std::size_t i, std::size_t count, std::size_t ranks) {
+  return i * ranks / count;
+}
 
 /// The messages of one ncclGroup that go over one communicator: one launch.
 struct message_group {
@@ -90,6 +101,7 @@ struct communicator {
   // What this rank has asked of each peer, and whether both ends have.
   std::vector<bool> sends_to;
   std::vector<bool> receives_from;
+  bool sums = false;  // whether this rank has taken part in a sum
 };
 
 }  // namespace zbpp::cuda_model

@@ -88,6 +88,8 @@ ncclResult_t issue(machine& in, std::vector<message_group*> const& groups) {
   for (message_group const* group : groups) {
     communicator& over = *group->over;
     for (message const& each : group->messages) {
+      over.sums = over.sums || each.is_sum();
+      if (each.is_sum()) continue;
       auto const peer = static_cast<std::size_t>(each.peer);
       (each.send ? over.sends_to : over.receives_from)[peer] = true;
     }
@@ -182,7 +184,7 @@ ncclResult_t message_call(
   return with_communicator(call, handle, [&](machine& in, host_state& self, communicator& over) {
     char const* const text = fact_of(call).name.data();
     stream* on = in.find(stream_handle, text);
-    if (on == nullptr || peer < 0 || peer >= over.of->ranks)
+    if (on == nullptr || peer < message::all_ranks || peer >= over.of->ranks)
       return says(over, ncclInvalidArgument, "a wrong peer or stream");
     if (on->device != over.device) {
       in.fault("nccl: " + std::string(text) + " on a stream of another device");
@@ -387,6 +389,20 @@ ncclResult_t ncclGroupEnd() {
     if (self.group_depth == 0) return ncclInvalidUsage;
     return --self.group_depth == 0 ? end_group(in, self) : ncclSuccess;
   });
+}
+
+ncclResult_t ncclAllReduce(
+    void const* from,
+    void* data,
+    std::size_t count,
+    ncclDataType_t type,
+    ncclRedOp_t operation,
+    ncclComm_t comm,
+    cudaStream_t stream) {
+  // The model adds up floats in place, which is all that zbpp asks for.
+  if (from != data || type != ncclFloat32 || operation != ncclSum) return ncclInvalidArgument;
+  return message_call(
+      function::ncclAllReduce, true, data, count, type, message::all_ranks, comm, stream);
 }
 
 ncclResult_t ncclSend(

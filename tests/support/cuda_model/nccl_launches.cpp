@@ -15,6 +15,11 @@ namespace {
 bool is_connected(message_group const& one) {
   communicator const& end = *one.over;
   return std::all_of(one.messages.begin(), one.messages.end(), [&](message const& each) {
+    auto const& all = end.of->members;
+    if (each.is_sum())
+      return std::all_of(all.begin(), all.end(), [](communicator const* member) {
+        return member != nullptr && member->sums;
+      });
     if (each.peer == end.rank) return true;
     communicator const* peer = end.of->members[static_cast<std::size_t>(each.peer)];
     auto const me = static_cast<std::size_t>(end.rank);
@@ -74,7 +79,8 @@ void machine::launch_now(message_group& one) {
       {"group of communicator, rank", static_cast<int>(over.index), over.rank},
       *one.streams.front());
   for (message& each : one.messages)
-    if (touches(launch, each.data, each.bytes, !each.send) && each.bytes > 0)
+    if ((!each.is_sum() || touches(launch, each.data, each.bytes, false)) &&
+        touches(launch, each.data, each.bytes, each.is_sum() || !each.send) && each.bytes > 0)
       each.touched = launch.accesses.back();
     else
       each.bytes = 0;  // the fault is noted; the message still meets its peer
@@ -83,6 +89,8 @@ void machine::launch_now(message_group& one) {
     return;
   }
   for (message& each : one.messages) {
+    if (each.is_sum()) fault("nccl: a sum is captured, which the model does not know");
+    if (each.is_sum()) continue;
     auto const peer = static_cast<std::size_t>(each.peer);
     each.captured = (each.send ? over.captured_sends : over.captured_receives)[peer]++;
   }
