@@ -58,7 +58,7 @@ struct shared_row {
   // Of the first channels only, as a rank with another plan would have it.
   void make(zbpp::asio::rendezvous& meeting, std::size_t first, peer_set& made) const {
     nccl::detail::make_peers(
-        meeting.control_channel(),
+        {meeting.control_channel()},
         meeting.rank(),
         std::span(needs).first(first),
         std::span(held).first(first),

@@ -219,7 +219,7 @@ TEST_CASE("a rank says what would be enough", "[nccl]") {
   auto const refuse = [](zbpp::program const& code, int rank) {
     return refusal(errc::refused_program, [&] {
       nccl::detail::check_hardware_queues(
-          code, rank, nccl::streams_of_ranks(code).at(static_cast<std::size_t>(rank)));
+          code, rank, nccl::streams_of_ranks(code).at(static_cast<std::size_t>(rank)), rank);
     });
   };
   problem const model(placement::linear(3), 4, launched_costs());

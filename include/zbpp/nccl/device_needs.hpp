@@ -149,8 +149,10 @@ namespace detail {
 
 /// Refuses a program that can deadlock on the hardware queues that the device of a rank has.
 /// @param count_of_streams  on this device
+/// @param rank_in_run       as people know the rank
 /// @throws error (refused_program)
-inline void check_hardware_queues(program const& code, int rank, int count_of_streams) {
+inline void check_hardware_queues(
+    program const& code, int rank, int count_of_streams, int rank_in_run) {
   std::vector const all(zbpp::detail::index(code.ranks()), count_of_streams);
   auto const need = zbpp::hardware_queues(code, all);
   auto const streams = need.of_rank[zbpp::detail::index(rank)];
@@ -168,7 +170,7 @@ inline void check_hardware_queues(program const& code, int rank, int count_of_st
   throw error(
       errc::refused_program,
       "the program can deadlock where streams share a hardware queue, and rank " +
-          std::to_string(rank) + " has " + count + " streams and " + std::to_string(there) +
+          std::to_string(rank_in_run) + " has " + count + " streams and " + std::to_string(there) +
           " queues" + cure + cycle.text,
       cycle.location);
 }
@@ -177,6 +179,7 @@ inline void check_hardware_queues(program const& code, int rank, int count_of_st
 /// pass is left that could end the wait. A communicator runs one kernel at a time, so messages hold
 /// at most `most_ctas` for each.
 /// @param made      those of the run
+/// @param rank      of the run
 /// @param sm_count  those that its passes have
 /// @throws error (bad_argument)
 inline void check_multiprocessors(

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <zbpp/asio/rendezvous.hpp>
+#include <zbpp/model/grid.hpp>
 #include <zbpp/nccl/settings.hpp>
 
+#include <optional>
 #include <utility>
 
 namespace zbpp::nccl {
@@ -34,9 +36,14 @@ class ranks {
   /// Takes part in a run, which must outlive the pipeline.
   explicit ranks(asio::rendezvous& run, ranks_settings settings = {})
       : run_(&run), settings_(std::move(settings)) {}
+  /// Takes part in a run that is a grid, each of whose pipelines has the ranks of a plan, as
+  /// `asio::tcp`. Calls of groups go by TCP.
+  ranks(asio::rendezvous& run, grid_layout layout, ranks_settings settings = {})
+      : run_(&run), layout_(std::move(layout)), settings_(std::move(settings)) {}
 
  private:
   asio::rendezvous* run_;
+  std::optional<grid_layout> layout_;
   ranks_settings settings_;
 };
 

@@ -25,7 +25,7 @@
 
 namespace zbpp::nccl::detail {
 
-/// Lists the ranks of a communicator.
+/// Lists the ranks of a communicator, of the run.
 struct communicator_members {
   std::vector<int> ranks;  ///< by their number in the communicator; the first makes its id
   std::string name;        ///< for tools and NCCL's log

@@ -28,7 +28,7 @@ namespace zbpp::nccl::detail {
 
 /// Says on which device a rank of this process is.
 struct local_rank {
-  int rank = 0;
+  int rank = 0;  ///< of the run
   int device = 0;
 };
 
@@ -61,7 +61,8 @@ struct endpoint {
   }
 };
 
-/// Owns the communicators of a process. Any number of transports may use them, one at a time.
+/// Owns the communicators of a process, all of whose ranks are those of the run. Any number of
+/// transports may use them, one at a time.
 class communicator_set {
  public:
   /// Makes the communicators together with the processes of the other ranks, and sends a small
@@ -142,6 +143,14 @@ class communicator_set {
     for (std::size_t i = 0; i < here_.size(); ++i)
       if (here_[i].rank == rank) return ends[i].get();
     return nullptr;
+  }
+  /// @return that of the rank that sends; null as above
+  [[nodiscard]] endpoint* sender_of(int channel) const noexcept {
+    return endpoint_of(channel, channels_[zbpp::detail::index(channel)].from);
+  }
+  /// @return that of the rank that receives; null as above
+  [[nodiscard]] endpoint* receiver_of(int channel) const noexcept {
+    return endpoint_of(channel, channels_[zbpp::detail::index(channel)].to);
   }
   /// @return the number that a rank has in the communicator of a channel
   [[nodiscard]] int number_in(int channel, int rank) const noexcept {
@@ -242,8 +251,8 @@ class communicator_set {
     for (std::size_t c = 0; c < channels_.size(); ++c) {
       auto const channel = static_cast<int>(c);
       auto const [from, to] = std::pair(channels_[c].from, channels_[c].to);
-      auto* const sender = endpoint_of(channel, from);
-      auto* const receiver = endpoint_of(channel, to);
+      auto* const sender = sender_of(channel);
+      auto* const receiver = receiver_of(channel);
       group together;
       if (sender != nullptr) {
         auto const& e = *sender;

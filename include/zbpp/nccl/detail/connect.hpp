@@ -9,6 +9,7 @@
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/control.hpp>
+#include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/cuda/channel_needs.hpp>
 #include <zbpp/cuda/detail/driver_api.hpp>
@@ -53,7 +54,17 @@
 
 namespace zbpp::nccl::detail {
 
-/// Holds plain values of each rank, as all ranks get them.
+/// Lets the ranks of a pipeline make collective calls, which those of all pipelines of the run make
+/// together.
+struct pipeline_calls {
+  asio::control& channel;
+  asio::pipeline_ranks places = {};  ///< which ranks of the run are those of the pipeline
+
+  /// @return the rank of this process in its pipeline
+  [[nodiscard]] int rank() const { return places.in_pipeline(channel.rank()); }
+};
+
+/// Holds plain values of each rank of a run, as all ranks get them.
 template <class Value>
 class gathered_values {
  public:
@@ -307,7 +318,8 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
   local_rank const here{run.rank(), device};
   if (settings.adopted != nullptr)
     return std::make_shared<communicator_set>(channels, here, run.ranks(), settings.adopted, pause);
-  if (!map.communicators.empty()) check_gpus(map, exchange_gpus(run, device));
+  // Also where copies carry all: other pipelines of the run may need NCCL.
+  check_gpus(map, exchange_gpus(run, device));
   auto const ids = exchange_ids(run, map);
   return std::make_shared<communicator_set>(
       channels, std::vector{here}, std::move(map), ids, settings.most_ctas, pause);
@@ -331,7 +343,7 @@ template <class End, class... Arguments>
 /// @param made    gets the ends that are here; it outlives the report of a failure here
 /// @throws error (no_agreement) when ranks have other channels; the failure of the run
 inline void make_peers(
-    asio::control& run,
+    pipeline_calls const& run,
     int device,
     std::span<cuda::channel_needs const> needs,
     std::span<std::size_t const> held,
@@ -343,16 +355,16 @@ inline void make_peers(
     if (needs[c].ends.to != rank) continue;
     auto& offer = offers.emplace_back();
     if (held[c] == 0) continue;
-    auto receiver =
-        try_peer<peer_receiver>(device, needs[c].ends.from, held[c], largest_of(needs[c]));
+    auto receiver = try_peer<peer_receiver>(
+        device, run.places.in_run(needs[c].ends.from), held[c], largest_of(needs[c]));
     if (receiver == nullptr) continue;
     offer = receiver->offer();
     made.keep(static_cast<int>(c), std::move(receiver));
   }
-  gathered_values<peer_offer> offered(run, offers);
+  gathered_values<peer_offer> offered(run.channel, offers);
   std::vector<std::uint8_t> reached;
   for (std::size_t c = 0; c < needs.size(); ++c) {
-    auto const offer = offered.take(needs[c].ends.to);
+    auto const offer = offered.take(run.places.in_run(needs[c].ends.to));
     if (needs[c].ends.from != rank) continue;
     std::unique_ptr<peer_sender> sender;
     // Both ends count slots by the same program, and one that differs has another.
@@ -360,9 +372,9 @@ inline void make_peers(
     reached.push_back(sender != nullptr ? 1 : 0);
     made.keep(static_cast<int>(c), std::move(sender));
   }
-  gathered_values<std::uint8_t> answers(run, reached);
+  gathered_values<std::uint8_t> answers(run.channel, reached);
   for (std::size_t c = 0; c < needs.size(); ++c)
-    made.settle(static_cast<int>(c), answers.take(needs[c].ends.from) != 0);
+    made.settle(static_cast<int>(c), answers.take(run.places.in_run(needs[c].ends.from)) != 0);
 }
 
 /// Holds what the copies of a run need at this rank.
@@ -376,7 +388,7 @@ struct peer_channels {
 /// @param made    gets that; it outlives the report of a failure here
 /// @throws as `make_peers`
 inline void make_peer_channels(
-    asio::control& run,
+    pipeline_calls const& run,
     int device,
     program const& code,
     traffic const& messages,
@@ -400,21 +412,25 @@ inline void make_peer_channels(
 ///         device; (bad_argument) when messages could hold all multiprocessors; as
 ///         `make_communicators`
 [[nodiscard]] inline std::shared_ptr<communicator_set> make_remaining(
-    asio::control& run,
+    pipeline_calls const& run,
     cuda::device_context const& context,
     program const& code,
     traffic const& messages,
     peer_set const& peers,
     ranks_settings const& settings) {
-  auto map =
-      map_remaining(messages.channels(), code.ranks(), layout_of(settings), [&](int channel) {
-        return peers.carries(channel);
-      });
-  auto const own = map.count_of(run.rank());
-  check_hardware_queues(code, run.rank(), streams_of_rank(code, run.rank(), own, peers.senders()));
+  auto channels = run.places.in_run(messages.channels());
+  auto const rank = run.channel.rank();
+  auto map = map_remaining(channels, run.channel.ranks(), layout_of(settings), [&](int channel) {
+    return peers.carries(channel);
+  });
+  check_hardware_queues(
+      code,
+      run.rank(),
+      streams_of_rank(code, run.rank(), map.count_of(rank), peers.senders()),
+      rank);
   if (settings.adopted == nullptr)
-    check_multiprocessors(map, run.rank(), settings.most_ctas, context.sm_count());
-  return make_communicators(run, context.device(), messages.channels(), std::move(map), settings);
+    check_multiprocessors(map, rank, settings.most_ctas, context.sm_count());
+  return make_communicators(run.channel, context.device(), channels, std::move(map), settings);
 }
 
 }  // namespace zbpp::nccl::detail

@@ -134,15 +134,21 @@ class host_wait {
   }
   /// Waits until a rank has told what this one is blocked by, if it is, or something else has
   /// notified it; sends states meanwhile.
-  /// @param channel  of the state; none between two steps, when the rank waits only until what it
-  ///                 sent has left
-  /// @param states   null where ranks exchange none
+  /// @param channel   of the state; none where it waits for no state
+  /// @param replicas  whether it waits for its replicas; if for neither, it is between two steps
+  ///                  and waits only until what it sent has left
+  /// @param states    null where ranks exchange none
   /// @throws cuda_error; nccl_error
   void until_informed(
-      int channel, asio::socket_states* states, wakeup const& wake, std::uint32_t seen) {
+      int channel,
+      bool replicas,
+      asio::socket_states* states,
+      wakeup const& wake,
+      std::uint32_t seen) {
     auto const is_over = [&] {
       if (wake.load(std::memory_order_acquire) != seen) return true;
-      return channel == state_map::none && (states == nullptr || states->is_flushed());
+      bool const is_informed = channel == state_map::none && !replicas;
+      return is_informed && (states == nullptr || states->is_flushed());
     };
     if (states != nullptr) states->flush();
     until([&] {

@@ -9,7 +9,10 @@
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/one_rank.hpp>
+#include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/asio/rendezvous.hpp>
+#include <zbpp/asio/settings.hpp>
+#include <zbpp/asio/socket_grid.hpp>
 #include <zbpp/asio/socket_states.hpp>
 #include <zbpp/asio/step_supervisor.hpp>
 #include <zbpp/cuda/detail/step_graph.hpp>
@@ -34,6 +37,7 @@
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <algorithm>
@@ -60,7 +64,9 @@ class ranks::executor : public asio::one_rank {
             planned,
             {.on_all_informed = [this] { steps_.start_abort(); }},
             by.settings_.share_losses,
-            detail::agreement_of(by.settings_)),
+            detail::agreement_of(by.settings_),
+            by.layout_ ? asio::pipeline_ranks(*by.layout_, by.run_->rank(), by.run_->ranks())
+                       : asio::pipeline_ranks()),
         run_(by.run_),
         settings_(std::move(by.settings_)),
         shapes_(cuda::shapes_of(planned.problem(), settings_.edges)),
@@ -77,8 +83,18 @@ class ranks::executor : public asio::one_rank {
             zbpp::detail::index(settings_.steps_at_once)) {
     // Forward passes alone can wait in a cycle only if all passes can, so this covers evaluation.
     verify_or_throw(planned.program(), planned.problem(), detail::layout_of(settings_));
+    if (!by.layout_) return;
+    prepare([&] {
+      groups_ =
+          std::make_unique<asio::socket_grid>(*run_, *by.layout_, *wakeup_of(supervisor().rank()));
+      groups_->connect();
+    });
   }
 
+  /// @return what the rank knows of the grid; null where the run is none
+  [[nodiscard]] rank_grid* grid_of(int) noexcept {
+    return groups_ == nullptr ? nullptr : &groups_->grid();
+  }
   /// @return the memory of the rank, on its device
   [[nodiscard]] arena make_memory(int) { return arena(settings_.memory(context().device())); }
   /// @return the context in which the passes of the rank run
@@ -106,7 +122,7 @@ class ranks::executor : public asio::one_rank {
     auto communicators = communicators_.lock();
     if (communicators == nullptr)
       supervisor().or_fail([&] {
-        auto& run = control_channel();
+        detail::pipeline_calls const run{control_channel(), supervisor().places()};
         detail::make_peer_channels(
             run, context().device(), program, messages, shapes_, settings_, peer_channels_);
         communicators = detail::make_remaining(
@@ -140,7 +156,12 @@ class ranks::executor : public asio::one_rank {
     auto& added = programs_.emplace_back(detail::rank_program{&program, made.get(), nullptr});
     if (exchanges_states(program)) {
       added.states = std::make_unique<asio::socket_states>(
-          *run_, program, problem, *wakeup_of(supervisor().rank()));
+          *run_,
+          program,
+          problem,
+          *wakeup_of(supervisor().rank()),
+          asio::tcp_settings(),
+          supervisor().places());
       made->link_states(*added.states);
     }
     return made;
@@ -212,6 +233,7 @@ class ranks::executor : public asio::one_rank {
     one_rank::settle(failures);
     for (auto const& each : programs_)
       if (each.states != nullptr) each.states->close();
+    if (groups_ != nullptr) groups_->close();
   }
 
  private:
@@ -229,6 +251,10 @@ class ranks::executor : public asio::one_rank {
       cuda::detail::check_launch(launched);
       if (settings.device) cuda::detail::check_confined(*settings.device);
       detail::check_deadline(settings);
+      zbpp::detail::require(
+          settings.adopted == nullptr || supervisor.places().layout() == nullptr,
+          "a communicator is adopted in a grid, whose pipelines need one each; let zbpp make its "
+          "own");
       if (settings.replay == cuda::replay::step) detail::check_replay(settings, planned);
     });
     return launched;
@@ -245,6 +271,7 @@ class ranks::executor : public asio::one_rank {
   ranks_settings settings_;
   std::vector<cuda::message_shape> shapes_;
   cuda::launcher launcher_;
+  std::unique_ptr<asio::socket_grid> groups_;  // null where the run is no grid
   std::list<detail::rank_program> programs_;
   detail::peer_channels peer_channels_;
   // Transports own them: they go before the memory of their messages, which NCCL may have mapped

@@ -196,7 +196,8 @@ class step_launcher {
   [[nodiscard]] auto wait_of(Engine& engine, rank_program const& active) {
     return [&](wakeup const& wake, std::uint32_t seen) {
       try {
-        wait_.until_informed(engine.blocked_by(), active.states.get(), wake, seen);
+        wait_.until_informed(
+            engine.blocked_by(), engine.waits_for_replicas(), active.states.get(), wake, seen);
       } catch (...) {
         engine.fail(std::current_exception());
       }

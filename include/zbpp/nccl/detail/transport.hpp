@@ -113,14 +113,15 @@ struct channel_state {
       cuda::channel_needs needs,
       int from,
       int to)
-      : sender(communicators.endpoint_of(channel, needs.ends.from)),
-        receiver(communicators.endpoint_of(channel, needs.ends.to)),
+      : sender(communicators.sender_of(channel)),
+        receiver(communicators.receiver_of(channel)),
         outgoing(peers.sender_of(channel)),
         incoming(peers.receiver_of(channel)),
         messages(needs.places()) {
     if (!peers.carries(channel)) {
-      sender_number = communicators.number_in(channel, needs.ends.from);
-      receiver_number = communicators.number_in(channel, needs.ends.to);
+      auto const& ends_in_run = communicators.channels()[zbpp::detail::index(channel)];
+      sender_number = communicators.number_in(channel, ends_in_run.from);
+      receiver_number = communicators.number_in(channel, ends_in_run.to);
     }
     if (from != not_here)
       made = cuda::on_device(from, [] { return cuda::event(cuda::event_kind::order); });
