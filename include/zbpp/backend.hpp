@@ -20,6 +20,7 @@
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/engine_run.hpp>
 #include <zbpp/runtime/failure.hpp>
+#include <zbpp/runtime/gradient_sums.hpp>
 #include <zbpp/runtime/in_process.hpp>
 #include <zbpp/runtime/memory_source.hpp>
 #include <zbpp/runtime/message.hpp>

@@ -233,6 +233,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/callback.hpp
   runtime/detail/chunk_state.hpp
   runtime/detail/early_w.hpp
+  runtime/detail/enqueued_reduction.hpp
   runtime/detail/flow_runner.hpp
   runtime/detail/flow_state.hpp
   runtime/detail/frame_pool.hpp
@@ -258,6 +259,7 @@ set(ZBPP_CORE_HEADERS
   runtime/failure.hpp
   runtime/flow.hpp
   runtime/gradient_state.hpp
+  runtime/gradient_sums.hpp
   runtime/group.hpp
   runtime/group_link.hpp
   runtime/impl/arena_core.ipp
@@ -450,6 +452,7 @@ set(ZBPP_NCCL_HEADERS
   nccl/detail/device_progress.hpp
   nccl/detail/peer_channels.hpp
   nccl/detail/ranks_executor.hpp
+  nccl/detail/replica_sums.hpp
   nccl/detail/step_runner.hpp
   nccl/detail/transport.hpp
   nccl/device_needs.hpp

@@ -25,14 +25,15 @@ namespace zbpp::test {
 /// Options with which any number of hardware queues is enough.
 inline lower_options const for_one_queue{.layout = channel_layout::one_per_rank};
 
-/// @return a machine with a GPU for each rank, each in a process apart. The seed chooses among the
+/// @return a machine with a GPU for each rank, of each replica, each in a process apart. The seed
+/// chooses among the
 ///         numbers of hardware queues with which the plan is safe, and how streams are mapped to
 ///         them
 [[nodiscard]] inline cuda_model::options machine_of(
     plan const& planned,
     std::uint64_t seed,
     channel_layout layout = channel_layout::one_per_directed_pair) {
-  auto const ranks = planned.problem().ranks();
+  auto const ranks = planned.problem().ranks() * planned.problem().replicas().count;
   auto const needed = nccl::hardware_queues(planned.program(), layout);
   std::vector<int> counts;
   for (int count : {1, 3, 8, 32})

@@ -27,15 +27,16 @@ namespace zbpp::nccl {
 
 /// @return by rank, how many streams its device has in a run of a program where NCCL carries all:
 ///         that of its passes, a second one where it has pairs, for each communicator of the rank
-///         one for messages and two that NCCL makes, and one more of NCCL where there is any
-///         communicator; those that stay idle may take a queue as well
+///         one for messages, or sums over replicas, and two that NCCL makes, and one more of NCCL
+///         where there is any communicator; those that stay idle may take a queue as well
 /// @source NCCL, commAlloc in src/init.cc and ncclCudaContextTrack in src/misc/strongstream.cc
 [[nodiscard]] inline std::vector<int> streams_of_ranks(
     program const& code, channel_layout layout = channel_layout::one_per_directed_pair) {
   std::vector<int> counts;
   auto const made = detail::map_communicators(code.placement(), layout);
+  auto const of_sums = reduces_gradients(code) ? 1 : 0;
   for (int rank = 0; rank < code.ranks(); ++rank)
-    counts.push_back(detail::streams_of_rank(code, rank, made.count_of(rank)));
+    counts.push_back(detail::streams_of_rank(code, rank, made.count_of(rank) + of_sums));
   return counts;
 }
 
@@ -102,7 +103,7 @@ struct needs_settings {
   std::vector<cuda::device_needs> result;
   std::vector<int> streams;
   for (int rank = 0; rank < code.ranks(); ++rank) {
-    auto const communicators = made.count_of(rank);
+    auto const communicators = made.count_of(rank) + (reduces_gradients(code) ? 1 : 0);
     auto const passes = std::ranges::count_if(
         code.instructions(rank), [](instruction const& one) { return one.is_pass(); });
     int senders = 0;
@@ -115,12 +116,12 @@ struct needs_settings {
          // For messages that are captured, and to put steps in order.
          .streams = streams.back() + (replays ? 1 : 0) + (has_order ? 1 : 0),
          // At the end of a run, around passes, at both ends of a pair, two for each communicator,
-         // one behind the copies of each channel, and those that put steps in order: at their
-         // begin, their ends, and behind each stream of theirs.
+         // one behind the copies of each channel, those around sums, and those that put steps in
+         // order: at their begin, their ends, and behind each stream of theirs.
          .events =
              1 + 2 * static_cast<int>(passes) * settings.steps_at_once +
              (zbpp::detail::has_pairs(code.instructions(rank)) ? 2 : 0) + 2 * communicators +
-             senders +
+             senders + detail::events_of_sums(code, rank) +
              (has_order ? 2 + settings.steps_at_once + communicators + senders + (replays ? 1 : 0)
                         : 0),
          .waiting_ctas = settings.most_ctas * communicators,

@@ -15,6 +15,7 @@
 #include <zbpp/runtime/detail/agreement_runner.hpp>
 #include <zbpp/runtime/detail/callback.hpp>
 #include <zbpp/runtime/detail/early_w.hpp>
+#include <zbpp/runtime/detail/enqueued_reduction.hpp>
 #include <zbpp/runtime/detail/flow_runner.hpp>
 #include <zbpp/runtime/detail/frame_pool.hpp>
 #include <zbpp/runtime/detail/gradient_reduction.hpp>
@@ -25,6 +26,8 @@
 #include <zbpp/runtime/engine_run.hpp>
 #include <zbpp/runtime/evaluation.hpp>
 #include <zbpp/runtime/failure.hpp>
+#include <zbpp/runtime/gradient_sums.hpp>
+#include <zbpp/runtime/group_link.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/pass_observer.hpp>
 #include <zbpp/runtime/rank_grid.hpp>
@@ -40,6 +43,7 @@
 #include <exception>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 namespace zbpp {
@@ -84,12 +88,7 @@ class engine {
           std::make_unique<detail::early_w>(flows_.code(), flows_.chunks(), on_stall.overrun);
     if (auto* const replicas = grid.data().link();
         replicas != nullptr && outputs == nullptr && reduces_gradients(program))
-      reduction_ =
-          std::make_unique<detail::gradient_reduction>(rank, program, problem, stages, *replicas);
-    for (int chunk = 0;
-         reduction_ != nullptr && agreement != nullptr && chunk < static_cast<int>(stages.size());
-         ++chunk)
-      agreement->use_states(chunk, reduction_->states_of(chunk));
+      make_reduction(program, problem, stages, *replicas);
     is_plain_ = early_w_ == nullptr && reduction_ == nullptr;
   }
 
@@ -230,6 +229,26 @@ class engine {
  private:
   using ready_instruction = detail::ready_instruction;
   using run_state = detail::run_state;
+  // Whether the backend adds gradients up over replicas where they lie.
+  static constexpr bool sums_are_enqueued = summing_transport<Transport>;
+  using replica_reduction =
+      std::conditional_t<sums_are_enqueued, detail::enqueued_reduction, detail::gradient_reduction>;
+
+  void make_reduction(
+      program const& program,
+      problem const& problem,
+      std::span<stage_ref const> stages,
+      group_link& replicas) {
+    if constexpr (sums_are_enqueued) {
+      reduction_ =
+          std::make_unique<replica_reduction>(rank_, program, stages, replicas, transport_->sums());
+    } else {
+      reduction_ = std::make_unique<replica_reduction>(rank_, program, problem, stages, replicas);
+      for (int chunk = 0; agreement_.part() != nullptr && chunk < static_cast<int>(stages.size());
+           ++chunk)
+        agreement_.part()->use_states(chunk, reduction_->states_of(chunk));
+    }
+  }
 
   void give_up(failure found) noexcept {
     failure_ = std::move(found);
@@ -349,8 +368,9 @@ class engine {
     auto const ctx = flows_.context();
     if (i.kind == instruction_kind::finish_reduction)
       return reduction_->finish(i.chunk, observer_, ctx);
-    if (i.kind == instruction_kind::gather_weights)
-      return reduction_->finish_gather(i.chunk, observer_, ctx);
+    if constexpr (!sums_are_enqueued)
+      if (i.kind == instruction_kind::gather_weights)
+        return reduction_->finish_gather(i.chunk, observer_, ctx);
     reduction_->start(i.chunk, agreement_.part()->request(), observer_, ctx);
     return true;
   }
@@ -371,8 +391,9 @@ class engine {
       if (state.run.has_update() && !part->accumulates()) state.run.update(part->settings(), ctx);
     }
     detail::spend(observer_, state.costs.optimizer_step);
-    if (reduction_ != nullptr && reduction_->is_sharded() && !agreement_.part()->accumulates())
-      reduction_->start_gather(chunk, observer_, ctx);
+    if constexpr (!sums_are_enqueued)
+      if (reduction_ != nullptr && reduction_->is_sharded() && !agreement_.part()->accumulates())
+        reduction_->start_gather(chunk, observer_, ctx);
   }
 
   // Returns false when the instruction has to wait.
@@ -479,9 +500,9 @@ class engine {
   step_status* status_;
   detail::agreement_runner agreement_;
   detail::tied_gradients tied_;
-  std::unique_ptr<detail::early_w> early_w_;               // null where W keep their places
-  std::unique_ptr<detail::gradient_reduction> reduction_;  // null where there is nothing to add up
-  bool is_plain_ = true;                                   // neither of both
+  std::unique_ptr<detail::early_w> early_w_;      // null where W keep their places
+  std::unique_ptr<replica_reduction> reduction_;  // null where there is nothing to add up
+  bool is_plain_ = true;                          // neither of both
   PassObserver observer_{};
   engine_run run_;
   std::int64_t step_ = 0;

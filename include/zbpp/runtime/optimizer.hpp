@@ -102,6 +102,15 @@ concept reducing_optimizer = optimizer<T> && requires(
   o.write_gradients(sums, ctx);
 };
 
+/// Models an optimizer whose gradients a backend can add up over replicas where they lie: on GPUs
+/// in memory of the device.
+///
+/// `gradients(layer)` says where those of a layer are, always in the same place.
+template <class T>
+concept exposing_optimizer = optimizer<T> && requires(T const& fixed, int layer) {
+  { fixed.gradients(layer) } -> std::convertible_to<std::span<float>>;
+};
+
 /// Models an optimizer that can step some of its layers alone, so that replicas share its work and
 /// its state (ZeRO-1).
 ///
@@ -207,6 +216,14 @@ class optimizer_ref {
   void write_gradients(std::span<float const> sums, pass_context ctx) const {
     if (reduces()) calls_->write_gradients(object_, sums, ctx);
   }
+  /// @return whether it says where its gradients lie
+  [[nodiscard]] bool exposes() const noexcept {
+    return calls_ != nullptr && calls_->gradients != nullptr;
+  }
+  /// @return where those of a layer lie, where it says so
+  [[nodiscard]] std::span<float> gradients(int layer) const {
+    return calls_->gradients(object_, layer);
+  }
   /// @return whether it can step some of its layers alone
   [[nodiscard]] bool shards() const noexcept {
     return calls_ != nullptr && calls_->share != nullptr;
@@ -244,6 +261,7 @@ class optimizer_ref {
     std::int64_t (*gradient_count)(void const*) = nullptr;
     void (*read_gradients)(void*, std::span<float>, pass_context) = nullptr;
     void (*write_gradients)(void*, std::span<float const>, pass_context) = nullptr;
+    std::span<float> (*gradients)(void const*, int) = nullptr;  // null unless it exposes them
     // Null unless it can step some of its layers alone.
     std::int64_t (*layer_size)(void const*, int) = nullptr;
     void (*share)(void*, int, int) = nullptr;
@@ -293,6 +311,10 @@ class optimizer_ref {
         static_cast<T*>(o)->write_gradients(sums, ctx);
       };
     }
+    if constexpr (exposing_optimizer<T>)
+      result.gradients = [](void const* o, int layer) -> std::span<float> {
+        return static_cast<T const*>(o)->gradients(layer);
+      };
     if constexpr (sharding_optimizer<T>) {
       result.layer_size = [](void const* o, int layer) -> std::int64_t {
         return static_cast<T const*>(o)->layer_size(layer);

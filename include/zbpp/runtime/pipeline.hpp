@@ -248,7 +248,12 @@ pipeline<Backend>::pipeline(
     for (int rank : executor_.ranks()) {
       auto const chunks = plan_.problem().placement().stages_of(rank).size();
       auto& grid = detail::grid_of<Backend>(executor_, rank);
-      detail::check_replicas(plan_, rank, left.first(chunks), grid);
+      detail::check_replicas(
+          plan_,
+          rank,
+          left.first(chunks),
+          grid,
+          summing_transport<typename Backend::transport_type>);
       detail::require(
           grid.tensor().size() == 1 || !options.on_stall.runs_w,
           "on_stall.runs_w moves W of each rank by itself, and ranks that share stages need one "

@@ -171,6 +171,9 @@ class stall_report {
         does += "steps the optimizer of stage " + std::to_string(row[i].stage) + ", or ";
       if (row[i].kind == instruction_kind::add_tied)
         does += "waits for gradients of tied weights, or ";
+      if (row[i].kind == instruction_kind::finish_reduction)
+        does += "waits for the gradients of stage " + std::to_string(row[i].stage) +
+                " of its replicas, or ";
       if (is_evaluation_ && row[i].is_send())
         does += "waits for " + name(beside(rank, map_.ends(map_.of(row[i])).second)) +
                 " to take what was sent, or ";

@@ -151,6 +151,10 @@ class layer_optimizer {
   /// @throws cuda_error
   void skip(pass_context ctx) const { run(stream_of(ctx), clear_rows{tiles_.data(), tiles()}); }
 
+  /// @return where the gradients of a layer lie, in memory of the device
+  [[nodiscard]] std::span<float> gradients(int layer) const noexcept {
+    return layers_[static_cast<std::size_t>(layer)].gradients;
+  }
   [[nodiscard]] bool is_tied(int layer) const noexcept {
     return layers_[static_cast<std::size_t>(layer)].is_tied;
   }

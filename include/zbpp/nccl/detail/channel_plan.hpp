@@ -47,6 +47,8 @@ struct communicator_map {
   std::vector<communicator_members> communicators;  ///< in the order in which all ranks make them
   /// By channel: the number of its communicator; none where something else carries it.
   std::vector<int> of_channel;
+  /// How many of them, the first ones, are of replicas, that add gradients up.
+  std::size_t of_sums = 0;
 
   [[nodiscard]] int count_of(int rank) const noexcept {
     return static_cast<int>(
@@ -108,6 +110,19 @@ template <class IsCarried>
   return map;
 }
 
+/// Puts communicators in front that add gradients up, one for each group of replicas.
+/// @param groups  those of all ranks of the run, so that the first communicators are the same for
+///                all its pipelines
+inline void add_sums(communicator_map& map, std::span<std::vector<int> const> groups) {
+  std::vector<communicator_members> sums;
+  for (auto const& ranks : groups)
+    sums.push_back({ranks, "zbpp:sums:" + std::to_string(ranks.front())});
+  map.of_sums = sums.size();
+  map.communicators.insert(map.communicators.begin(), sums.begin(), sums.end());
+  for (auto& number : map.of_channel)
+    if (number != communicator_map::none) number += static_cast<int>(sums.size());
+}
+
 /// @return the channels between the ranks of a placement, as deep as one message needs
 [[nodiscard]] inline std::vector<channel> channels_of(placement const& placement) {
   channel_map const map(placement);
@@ -130,6 +145,13 @@ template <class IsCarried>
     program const& code, int rank, int communicators, int copying = 0) noexcept {
   auto const of_passes = zbpp::detail::has_pairs(code.instructions(rank)) ? 2 : 1;
   return of_passes + (communicators == 0 ? 0 : 1 + 3 * communicators) + copying;
+}
+
+/// @return how many events order the sums of a rank over replicas: one before them, and one behind
+///         that of each stage
+[[nodiscard]] inline int events_of_sums(program const& code, int rank) {
+  if (!reduces_gradients(code)) return 0;
+  return 1 + static_cast<int>(code.placement().stages_of(rank).size());
 }
 
 /// @return by channel, how many messages its receiver holds at one time in a step, where flows keep

@@ -93,6 +93,7 @@ class communicator_set {
         together.end();
       }
       for (auto const* end : endpoints_) wait(*end, pause);
+      connect_sums(pause);
       connect(pause);
     });
   }
@@ -139,10 +140,7 @@ class communicator_set {
   [[nodiscard]] endpoint* endpoint_of(int channel, int rank) const noexcept {
     auto const communicator = map_.of_channel[zbpp::detail::index(channel)];
     if (communicator == communicator_map::none) return nullptr;
-    auto const& ends = by_communicator_[zbpp::detail::index(communicator)];
-    for (std::size_t i = 0; i < here_.size(); ++i)
-      if (here_[i].rank == rank) return ends[i].get();
-    return nullptr;
+    return find(zbpp::detail::index(communicator), rank);
   }
   /// @return that of the rank that sends; null as above
   [[nodiscard]] endpoint* sender_of(int channel) const noexcept {
@@ -155,6 +153,12 @@ class communicator_set {
   /// @return the number that a rank has in the communicator of a channel
   [[nodiscard]] int number_in(int channel, int rank) const noexcept {
     return members_of(channel).number_of(rank);
+  }
+  /// @return what adds up gradients of a rank here and its replicas; null where there are none
+  [[nodiscard]] endpoint* sums_of(int rank) const noexcept {
+    for (std::size_t k = 0; k < map_.of_sums; ++k)
+      if (map_.communicators[k].has(rank)) return find(k, rank);
+    return nullptr;
   }
   [[nodiscard]] std::span<endpoint* const> endpoints() const noexcept { return endpoints_; }
 
@@ -209,6 +213,11 @@ class communicator_set {
     for (auto& of_one : by_communicator_) of_one.resize(here_.size());
   }
 
+  [[nodiscard]] endpoint* find(std::size_t communicator, int rank) const noexcept {
+    for (std::size_t i = 0; i < here_.size(); ++i)
+      if (here_[i].rank == rank) return by_communicator_[communicator][i].get();
+    return nullptr;
+  }
   [[nodiscard]] communicator_members const& members_of(int channel) const noexcept {
     return map_.communicators[zbpp::detail::index(map_.of_channel[zbpp::detail::index(channel)])];
   }
@@ -246,6 +255,40 @@ class communicator_set {
     }
   }
 
+  static void clear_probe(endpoint const& e) {
+    cuda::check(cudaMemsetAsync(e.probe.data(), 0, e.probe_size, e.messages.view()));
+  }
+  // Waits until what was enqueued on an endpoint has run.
+  static void await_probe(endpoint const& e, pause_call const& pause) {
+    e.messages.view().record(e.probed);
+    poll([&e] { return e.probed.view().is_complete(); }, pause);
+  }
+
+  // Each rank has one group of replicas at most, so none waits for another in turn.
+  void connect_sums(pause_call const& pause) {
+    for (std::size_t k = 0; k < map_.of_sums; ++k) {
+      group together;
+      for (auto const& end : by_communicator_[k]) {
+        if (end == nullptr) continue;
+        cuda::device_guard const there(end->device);
+        clear_probe(*end);
+        check_started(ncclAllReduce(
+            end->probe.data(),
+            end->probe.data(),
+            end->probe_size / sizeof(float),
+            ncclFloat32,
+            ncclSum,
+            end->comm.get(),
+            end->messages.view()));
+      }
+      together.end();
+      for (auto const& end : by_communicator_[k])
+        if (end != nullptr) wait(*end, pause);
+      for (auto const& end : by_communicator_[k])
+        if (end != nullptr) await_probe(*end, pause);
+    }
+  }
+
   // The first message between two ranks waits for both, so all ranks connect channels in one order.
   void connect(pause_call const& pause) {
     for (std::size_t c = 0; c < channels_.size(); ++c) {
@@ -257,7 +300,7 @@ class communicator_set {
       if (sender != nullptr) {
         auto const& e = *sender;
         cuda::device_guard const there(e.device);
-        cuda::check(cudaMemsetAsync(e.probe.data(), 0, e.probe_size, e.messages.view()));
+        clear_probe(e);
         check_started(ncclSend(
             e.probe.data(),
             e.probe_size,
@@ -279,11 +322,8 @@ class communicator_set {
       together.end();
       for (auto const* end : {sender, receiver})
         if (end != nullptr) wait(*end, pause);
-      for (auto const* end : {sender, receiver}) {
-        if (end == nullptr) continue;
-        end->messages.view().record(end->probed);
-        poll([end] { return end->probed.view().is_complete(); }, pause);
-      }
+      for (auto const* end : {sender, receiver})
+        if (end != nullptr) await_probe(*end, pause);
     }
   }
 

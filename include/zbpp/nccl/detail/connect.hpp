@@ -19,6 +19,7 @@
 #include <zbpp/cuda/replay.hpp>
 #include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/grid.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/nccl/communicator.hpp>
 #include <zbpp/nccl/detail/channel_plan.hpp>
@@ -165,6 +166,10 @@ inline void check_replay(ranks_settings const& settings, plan const& planned) {
       settings.adopted == nullptr,
       "replay is replay::step and a communicator is adopted, which a failure can only revoke: "
       "messages of a graph that begin after that wait for ever; let zbpp make its own");
+  zbpp::detail::require(
+      !reduces_gradients(planned.program()),
+      "replay is replay::step and the plan adds gradients up over replicas, for optimizers in "
+      "whose steps the host has a part; leave out replay::step");
   auto const need = hardware_queues(planned.program(), settings.layout);
   if (need.reason.empty()) return;
   auto const& cycle = need.reason.front();
@@ -404,8 +409,20 @@ inline void make_peer_channels(
   make_peers(run, device, needs, made.held, *made.peers);
 }
 
-/// Makes communicators for the channels that copies do not carry; a collective call. Ranks differ
-/// in how many queues and multiprocessors they have, and need.
+/// @return the groups of replicas of a run that add up gradients of a program, the same list on all
+///         ranks; none where there is nothing to add up
+[[nodiscard]] inline std::vector<std::vector<int>> groups_of_sums(
+    program const& code, grid_layout const* layout) {
+  std::vector<std::vector<int>> groups;
+  if (layout == nullptr || !reduces_gradients(code)) return groups;
+  for (int rank = 0; rank < layout->ranks(); ++rank)
+    if (auto ranks = layout->group(grid_axis::data, rank); ranks.front() == rank)
+      groups.push_back(std::move(ranks));
+  return groups;
+}
+
+/// Makes communicators for the channels that copies do not carry, and for sums over replicas; a
+/// collective call. Ranks differ in how many queues and multiprocessors they have, and need.
 /// @param context  of this rank
 /// @param peers    of all channels; it outlives the report of a failure here
 /// @throws error (refused_program) when the program can deadlock on the hardware queues of a
@@ -423,6 +440,7 @@ inline void make_peer_channels(
   auto map = map_remaining(channels, run.channel.ranks(), layout_of(settings), [&](int channel) {
     return peers.carries(channel);
   });
+  add_sums(map, groups_of_sums(code, run.places.layout().get()));
   check_hardware_queues(
       code,
       run.rank(),

@@ -16,7 +16,6 @@
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/nccl/detail/calls.hpp>
-#include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/state_link.hpp>
@@ -102,8 +101,8 @@ class host_wait {
   explicit host_wait(asio::step_supervisor& supervisor) noexcept : supervisor_(supervisor) {}
 
   /// Gets ready for the steps of a run.
-  void start_run(communicator_set& communicators, step_status const& status) noexcept {
-    communicators_ = &communicators;
+  void start_run(transport& messages, step_status const& status) noexcept {
+    messages_ = &messages;
     status_ = &status;
   }
   /// Follows the device in a step from now on: of those under way, in the one that was begun first.
@@ -126,11 +125,11 @@ class host_wait {
   void for_steps_before(Done const& done) {
     until(done, [this] { return supervisor_.look(); });
   }
-  /// Waits until no pass that was issued waits for a message any more: what is left takes the
-  /// device only. @return whether the step goes on
+  /// Waits until nothing that was issued waits for a message or a sum any more: what is left takes
+  /// the device only. @return whether the step goes on
   /// @throws cuda_error; nccl_error
   bool until_messages_are_here() {
-    return until([this] { return !progress_->is_waiting(); });
+    return until([this] { return !progress_->is_waiting() && messages_->are_sums_done(); });
   }
   /// Waits until a rank has told what this one is blocked by, if it is, or something else has
   /// notified it; sends states meanwhile.
@@ -200,7 +199,7 @@ class host_wait {
           if (over()) return true;
           publish();
           if (done()) return true;
-          communicators_->check_errors();
+          messages_->communicators().check_errors();
           return false;
         },
         pause,
@@ -209,7 +208,7 @@ class host_wait {
 
   asio::step_supervisor& supervisor_;
   device_progress* progress_ = nullptr;  // of the step that is followed
-  communicator_set* communicators_ = nullptr;
+  transport* messages_ = nullptr;
   step_status const* status_ = nullptr;
 };
 

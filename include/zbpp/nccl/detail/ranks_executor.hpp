@@ -29,6 +29,7 @@
 #include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/nccl/detail/connect.hpp>
 #include <zbpp/nccl/detail/device_progress.hpp>
+#include <zbpp/nccl/detail/replica_sums.hpp>
 #include <zbpp/nccl/detail/step_runner.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/nccl/ranks.hpp>
@@ -147,13 +148,18 @@ class ranks::executor : public asio::one_rank {
     // again.
     programs_.remove_if(
         [&](detail::rank_program const& gone) { return gone.transport == made.get(); });
+    auto& added = programs_.emplace_back(detail::rank_program{&program, made.get(), {}, {}});
+    auto const* const by = made->communicators().sums_of(control_channel().rank());
+    if (by != nullptr && reduces_gradients(program)) {
+      added.sums = std::make_unique<detail::replica_sums>(made->communicators(), *by, context());
+      made->link_sums(supervisor().rank(), *added.sums);
+    }
     // The first program is the one that trains.
-    if (programs_.empty()) {
+    if (programs_.size() == 1) {
       bool const replays = settings_.replay == cuda::replay::step;
       if (replays) steps_.steps().replay_with(*made);
       if (replays || settings_.steps_at_once > 1) steps_.steps().put_in_order(*made);
     }
-    auto& added = programs_.emplace_back(detail::rank_program{&program, made.get(), nullptr});
     if (exchanges_states(program)) {
       added.states = std::make_unique<asio::socket_states>(
           *run_,
@@ -184,6 +190,8 @@ class ranks::executor : public asio::one_rank {
       if (steps_.steps().replays())
         cuda::detail::refuse_optimizer(engine.rank(), engine.has_optimizer());
       launcher_.warm_up(engines);
+      if (auto const& sums = programs_.front().sums; sums != nullptr)
+        sums->compare(groups_->grid().data());
     });
   }
 

@@ -17,6 +17,7 @@
 #include <zbpp/nccl/detail/calls.hpp>
 #include <zbpp/nccl/detail/connect.hpp>
 #include <zbpp/nccl/detail/device_progress.hpp>
+#include <zbpp/nccl/detail/replica_sums.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/transport.hpp>
@@ -85,6 +86,7 @@ struct rank_program {
   program const* code = nullptr;
   detail::transport* transport = nullptr;
   std::unique_ptr<asio::socket_states> states;  // null where ranks exchange none
+  std::unique_ptr<replica_sums> sums;           // null where there is nothing to add up
 };
 
 /// Issues the steps of one rank, or replays them. Used by the thread that runs steps.
@@ -354,7 +356,7 @@ class step_runner {
 
   void begin(rank_program const& active, step_status& status, std::size_t turn) {
     supervisor_.begin(*active.code, status);
-    wait_.start_run(active.transport->communicators(), status);
+    wait_.start_run(*active.transport, status);
     wait_.follow(turns_[turn].progress);
     status_ = &status;
     first_ = turn;

@@ -15,7 +15,9 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/nccl/detail/peer_channels.hpp>
+#include <zbpp/nccl/detail/replica_sums.hpp>
 #include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/gradient_sums.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/state_link.hpp>
 #include <zbpp/runtime/transport.hpp>
@@ -316,6 +318,19 @@ class transport {
   /// @return what carries them, where ranks agree
   [[nodiscard]] state_link& states() noexcept { return *states_; }
 
+  /// Has another object add up the gradients of a rank over its replicas; it must outlive this
+  /// one's use.
+  /// @throws cuda_error
+  void link_sums(int rank, replica_sums& sums) {
+    sums_ = &sums;
+    note(sums.stream(), rank, at_rank(rank).context->device());
+  }
+  /// @return what adds them up, where there are replicas
+  [[nodiscard]] gradient_sums& sums() noexcept { return *sums_; }
+  /// @return whether no pass has to wait for a sum that was begun
+  /// @throws cuda_error
+  [[nodiscard]] bool are_sums_done() const { return sums_ == nullptr || sums_->are_done(); }
+
   /// Does nothing: `begin_step` waits for receives whose messages were not taken.
   static void discard(int /*channel*/, std::int32_t /*count*/) noexcept {}
   /// Does nothing: no peer waits for it.
@@ -415,13 +430,13 @@ class transport {
   }
   [[nodiscard]] rank_state& at_rank(int rank) noexcept { return ranks_[zbpp::detail::index(rank)]; }
 
+  void note(cuda::stream_ref on, int rank, int device) {
+    auto const is_same = [&](auto const& each) { return each.on.get() == on.get(); };
+    if (std::ranges::any_of(streams_, is_same)) return;
+    streams_.push_back(
+        {rank, on, cuda::on_device(device, [] { return cuda::event(cuda::event_kind::order); })});
+  }
   void note_streams(channel_state const& l, int from, int to) {
-    auto const note = [&](cuda::stream_ref on, int rank, int device) {
-      auto const is_same = [&](auto const& each) { return each.on.get() == on.get(); };
-      if (std::ranges::any_of(streams_, is_same)) return;
-      streams_.push_back(
-          {rank, on, cuda::on_device(device, [] { return cuda::event(cuda::event_kind::order); })});
-    };
     if (l.sender != nullptr) note(l.sender->messages, l.slots->ends().from, from);
     if (l.receiver != nullptr) note(l.receiver->messages, l.slots->ends().to, to);
     if (l.outgoing != nullptr) note(l.outgoing->copies(), l.slots->ends().from, from);
@@ -472,6 +487,7 @@ class transport {
   std::vector<std::unique_ptr<channel_state>> channels_;
   std::vector<transfer_stream> streams_;
   state_link* states_ = nullptr;  // null where ranks exchange none
+  replica_sums* sums_ = nullptr;  // null where there is nothing to add up
   bool host_waits_;
 };
 

@@ -25,6 +25,10 @@
 
 namespace zbpp::detail {
 
+/// Refuses what a replica sends that is of no sum.
+/// @throws error (no_agreement)
+[[noreturn]] void refuse_collective_call(int replica);
+
 /// Takes the part of one rank in the sums of a step.
 ///
 /// Of two replicas each sends all its gradients to the other. Of more, each adds up a share of

@@ -18,6 +18,14 @@
 
 namespace zbpp::detail {
 
+ZBPP_INLINE void refuse_collective_call(int replica) {
+  throw error(
+      errc::no_agreement,
+      "replica " + std::to_string(replica) +
+          " makes a collective call while gradients are added up; make those of the group of "
+          "replicas between steps");
+}
+
 ZBPP_INLINE gradient_reduction::gradient_reduction(
     int rank,
     program const& program,
@@ -167,9 +175,7 @@ ZBPP_INLINE void gradient_reduction::accept(int from) {
   header head;
   bool const is_whole = bytes_.size() >= sizeof head;
   if (is_whole) std::memcpy(&head, bytes_.data(), sizeof head);
-  if (!is_whole || head.mark != header::expected_mark)
-    refuse("makes a collective call while gradients are added up; make those of the group of "
-           "replicas between steps");
+  if (!is_whole || head.mark != header::expected_mark) refuse_collective_call(from);
   auto const found =
       std::ranges::find_if(chunks_, [&](chunk_sum const& own) { return own.stage == head.stage; });
   auto const kind = static_cast<std::size_t>(head.kind);

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,8 +26,22 @@
 
 namespace zbpp::detail {
 
+/// @return how many gradients an optimizer gives to the sums
+[[nodiscard]] ZBPP_INLINE std::int64_t count_of_gradients(
+    optimizer_ref const& optimizer, bool in_place) {
+  if (!in_place || !optimizer) return optimizer.gradient_count();
+  std::int64_t count = 0;
+  for (int layer = 0; layer < optimizer.layers(); ++layer)
+    count += std::ssize(optimizer.gradients(layer));
+  return count;
+}
+
 ZBPP_INLINE void check_replicas(
-    plan const& planned, int rank, std::span<stage_ref const> stages, rank_grid& grid) {
+    plan const& planned,
+    int rank,
+    std::span<stage_ref const> stages,
+    rank_grid& grid,
+    bool in_place) {
   auto const& problem = planned.problem();
   auto const& all = planned.program().instructions().all();
   bool const reduces = reduces_gradients(planned.program());
@@ -58,9 +73,14 @@ ZBPP_INLINE void check_replicas(
     auto const refuse = [&](std::string const& text) {
       throw error(errc::bad_argument, text, {.stage = s});
     };
-    if (stages[chunk].has_update() || (optimizer && !optimizer.reduces()))
-      refuse("its gradients cannot be added up over replicas; give it optimizer() with "
-             "gradient_count(), read_gradients() and write_gradients()");
+    bool const can_be_summed = in_place ? optimizer.exposes() : optimizer.reduces();
+    if (stages[chunk].has_update() || (optimizer && !can_be_summed))
+      refuse(
+          std::string("its gradients cannot be added up over replicas; give it optimizer() with ") +
+          (in_place ? "gradients(), which says where in memory of the device they lie"
+                    : "gradient_count(), read_gradients() and write_gradients()"));
+    if (in_place && shards_optimizer(planned.program()))
+      refuse("replicas cannot share its optimizer on GPUs; plan without shards_optimizer");
     if (optimizer && shards_optimizer(planned.program()) && !optimizer.shards())
       refuse("its optimizer cannot step some of its layers alone; give it layer_size(), share(), "
              "read_weights() and write_weights(), or plan without shards_optimizer");
@@ -74,7 +94,7 @@ ZBPP_INLINE void check_replicas(
             " weights, and it has " + std::to_string(optimizer.gradient_count()) +
             " gradients; give both the same");
     }
-    auto const size = optimizer.gradient_count() * static_cast<bytes>(sizeof(float));
+    auto const size = count_of_gradients(optimizer, in_place) * static_cast<bytes>(sizeof(float));
     // An optimizer may add a number for each layer, which says whether there are gradients.
     auto const least = size - optimizer.layers() * static_cast<bytes>(sizeof(float));
     auto const stated_size = problem.costs(s).gradients;
