@@ -476,6 +476,10 @@ TEST_CASE("what replicas over NCCL cannot do is refused in a line", "[nccl][grid
           }),
       "the layers of the stages of replica 1 have other sizes than those of replica 0; give all "
       "replicas the same weights");
+  // Sums wait as messages do: with two communicators each could have 65.
+  check_told(
+      refused(planned, {.peer_copies = false, .most_ctas = 50}),
+      "messages may hold 50 multiprocessors for each of 3 communicators");
   // The same in step_async(), of whichever backend.
   auto const thrown = run_ranks(4, patient_settings(), [&](rendezvous& run) {
     replica_rank rank(planned, run, {});
