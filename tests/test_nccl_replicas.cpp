@@ -196,6 +196,20 @@ TEST_CASE("gradients over NCCL are added up over steps before replicas", "[nccl]
   }
 }
 
+TEST_CASE("losses of replicas over NCCL are scaled alike", "[nccl][grid]") {
+  auto seed = run_seed() + 2500;
+  for (auto const kind : {step_kind::synchronous, step_kind::post_validated}) {
+    auto const planned = make_plan(
+        zbpp::zb_v{}, problem_of(zbpp::placement::v_shape(2), 5, 2, true), {.step = kind});
+    replicas::training by{
+        .steps = 8,
+        .bad = {.replica = 0, .step = 3},
+        .scaling = {.initial = 8, .growth_interval = 2}};
+    by.clip = 0.9 * usual_norm(planned, by);
+    check(planned, by, ++seed);
+  }
+}
+
 TEST_CASE("replicas of one rank need no channel over NCCL", "[nccl][grid]") {
   auto const planned = make_plan(
       zbpp::zb_h1{},

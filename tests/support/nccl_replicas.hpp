@@ -60,8 +60,8 @@ inline void multiply(const_row a, const_row b, row to) {
 inline void add_product(const_row a, const_row b, row to) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] += a[i] * b[i];
 }
-inline void loss_gradient(const_row y, row to) {
-  for (std::size_t i = 0; i < to.size(); ++i) to[i] = y[i] - 1;
+inline void loss_gradient(const_row y, row to, float scale = 1) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] = (y[i] - 1) * scale;
 }
 [[nodiscard]] inline float first_weight(int stage, std::size_t i) {
   return 1.0F + 0.01F * static_cast<float>((static_cast<std::size_t>(stage) * 5 + i) % 17);
@@ -117,7 +117,7 @@ class stage {
     co_await R([] {});
     auto back = co_await mb.recv_gradient();
     auto const backward = [&](pass_context ctx) {
-      dy = mb.is_last_stage() ? gradient_of_loss(y, ctx) : buffer(back);
+      dy = mb.is_last_stage() ? gradient_of_loss(y, mb, ctx) : buffer(back);
       dx = product(dy.as<float>(), weights(), ctx);
       y.reset();
     };
@@ -171,14 +171,16 @@ class stage {
         }));
     return made;
   }
-  [[nodiscard]] static buffer gradient_of_loss(buffer const& y, pass_context ctx) {
+  [[nodiscard]] static buffer gradient_of_loss(buffer const& y, microbatch mb, pass_context ctx) {
     auto made = ctx.allocate(edge);
     const_row const from = y.as<float>();
     auto const to = made.as<float>();
     cuda::check(cuda_model::launch(
-        cuda::stream_of(ctx), "loss gradient", {range_of(from)}, {range_of(to)}, [=] {
-          loss_gradient(from, to);
-        }));
+        cuda::stream_of(ctx),
+        "loss gradient",
+        {range_of(from)},
+        {range_of(to)},
+        [=, scale = static_cast<float>(mb.loss_scale())] { loss_gradient(from, to, scale); }));
     return made;
   }
   void add_gradients(buffer const& x, buffer const& dy, microbatch mb, pass_context ctx) const {
@@ -207,12 +209,14 @@ struct training {
   double clip = 0;
   infinite_gradient bad{};
   int accumulate = 1;
+  loss_scaling scaling{};  // by powers of two, so the reference has the same bits without
 
   [[nodiscard]] static double rate(std::int64_t updates) {
     return 0.01 / (1.0 + static_cast<double>(updates));
   }
   [[nodiscard]] training_options options(plan const& planned) const {
-    training_options all{.clip = clip, .learning_rate = rate, .accumulate = accumulate};
+    training_options all{
+        .clip = clip, .learning_rate = rate, .scaling = scaling, .accumulate = accumulate};
     if (agrees_on_steps(planned.program())) all.window = {.steps = 4, .most_amended = 3};
     return all;
   }
