@@ -435,7 +435,7 @@ std::vector<std::string> refused(plan const& planned, nccl::ranks_settings const
 
 // Has an optimizer of its own, whose gradients lie nobody knows where.
 struct own_optimizer {
-  toy::stage_model weights;
+  toy::stage_model weights = toy::make_model(1).front();
   gpu_steps::launched_descent steps{weights, -1, false};
 
   zbpp::flow operator()(zbpp::microbatch);
@@ -474,12 +474,7 @@ TEST_CASE("what replicas over NCCL cannot do is refused in a line", "[nccl][grid
       refused(make_plan(zbpp::zb_h1{}, shared, {.step = step_kind::synchronous})),
       "replicas cannot share its optimizer on GPUs; plan without shards_optimizer");
   check_told(
-      refused(
-          planned,
-          {},
-          [](auto const&) {
-            return std::make_unique<own_optimizer>(own_optimizer{toy::make_model(1).front()});
-          }),
+      refused(planned, {}, [](auto const&) { return std::make_unique<own_optimizer>(); }),
       "give it optimizer() with gradients(), which says where in memory of the device they lie");
   check_told(
       refused(
