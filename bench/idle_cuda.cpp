@@ -61,6 +61,7 @@ cudaError_t cudaHostRegister(void*, std::size_t, unsigned) { return cudaErrorNot
 cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return give(can, 0); }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+cudaError_t cudaDeviceDisablePeerAccess(int) { return cudaSuccess; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   give(greatest, -1);
   return give(least, 0);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string>
 #include <vector>
 
 namespace {
@@ -27,7 +28,9 @@ bool run(int devices_here) {
     zbpp::cuda::device_guard const here(device.device);
     device.compute = own.emplace_back(zbpp::cuda::stream_priority::usual).view();
   }
-  zbpp::pipeline pipe{plan, zbpp::cuda::device{.devices = devices}, stages};
+  zbpp::cuda::device backend{.devices = devices};
+  backend.on_fallback = [](std::string const& line) { std::printf("%s\n", line.c_str()); };
+  zbpp::pipeline pipe{plan, backend, stages};
   // many_gpus]
 
   std::printf("%d ranks on %d GPUs: ", ranks, ranks);

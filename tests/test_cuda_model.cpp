@@ -662,6 +662,40 @@ TEST_CASE("Devices: streams, events, memory and peers belong to one") {
   synchronize(second);
 }
 
+TEST_CASE("Direct copies between devices get lost or garbled where a test says so") {
+  for (auto const fate :
+       {model::copy_fate::arrives, model::copy_fate::lost, model::copy_fate::garbled})
+    for (bool const is_direct : {false, true}) {
+      model::reset({.devices = 2, .direct_copies = [&](int from, int to) {
+                      return from == 0 && to == 1 ? fate : model::copy_fate::arrives;
+                    }});
+      char* const here = new_memory();
+      if (is_direct) REQUIRE(cudaDeviceEnablePeerAccess(1, 0) == cudaSuccess);
+      use_device(1);
+      cudaStream_t const on = new_stream();
+      char* const there = new_memory();
+      char* const back = new_memory();
+      REQUIRE(cudaMemsetAsync(here, 1, block, on) == cudaSuccess);
+      REQUIRE(cudaMemsetAsync(there, 2, block, on) == cudaSuccess);
+      REQUIRE(cudaMemsetAsync(back, 3, block, on) == cudaSuccess);
+      REQUIRE(cudaMemcpyPeerAsync(there, 1, here, 0, block, on) == cudaSuccess);
+      REQUIRE(cudaMemcpyAsync(here, back, block, cudaMemcpyDefault, on) == cudaSuccess);
+      synchronize(on);
+      auto const right = static_cast<std::size_t>(std::count(there, there + block, 1));
+      CHECK(
+          right == (!is_direct || fate == model::copy_fate::arrives ? block
+                    : fate == model::copy_fate::lost                ? 0
+                                                                    : block - 1));
+      CHECK(*std::min_element(here, here + block) == 3);
+      CHECK(all_faults() == "");
+    }
+  CHECK(cudaDeviceDisablePeerAccess(0) == cudaErrorPeerAccessNotEnabled);
+  use_device(0);
+  CHECK(cudaDeviceDisablePeerAccess(1) == cudaSuccess);
+  CHECK(cudaDeviceDisablePeerAccess(1) == cudaErrorPeerAccessNotEnabled);
+  CHECK(cudaDeviceDisablePeerAccess(2) == cudaErrorInvalidDevice);
+}
+
 // ---- limits ----
 
 TEST_CASE("A full hardware queue blocks the host until there is room, whichever stream fills it") {

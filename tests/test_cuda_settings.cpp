@@ -47,6 +47,7 @@ zbpp::memory_source counted_memory(int device) {
   return cuda::device_memory(device);
 }
 void count_start(std::span<int const>) { ++calls; }
+void count_line(std::string const&) { ++calls; }
 
 // How often each function was called, but for those that ask until something is there.
 std::string counts() {
@@ -103,7 +104,11 @@ TEST_CASE("each setting of devices has an effect", "[cuda][settings]") {
       {"replay", [](auto& d) { d.replay = cuda::replay::step; }},
       {"steps_at_once", [](auto& d) { d.steps_at_once = 2; }},
       {"on_thread_start", [](auto& d) { d.on_thread_start = count_start; }},
-      {"memory", [](auto& d) { d.memory = counted_memory; }}};
+      {"memory", [](auto& d) { d.memory = counted_memory; }},
+      {"on_fallback", [](auto& d) {  // its lines are counted in test_cuda_peer_access.cpp
+         d.devices = cuda::one_device_per_rank(2);
+         d.on_fallback = count_line;
+       }}};
   cuda::device const usual{.edges = toy::edge_shapes(row_plan(2, 4).problem())};
   check_fields(fields, usual, run_on_devices);
 
@@ -177,6 +182,7 @@ TEST_CASE("each setting of ranks over NCCL has an effect", "[nccl][settings]") {
       {"on_thread_start", [](auto& s) { s.on_thread_start = count_start; }},
       {"memory", [](auto& s) { s.memory = counted_memory; }},
       {"peer_copies", [](auto& s) { s.peer_copies = false; }},
+      {"on_fallback", [](auto& s) { s.on_fallback = count_line; }},
       {"layout", [](auto& s) { s.layout = zbpp::channel_layout::one_per_rank; }},
       {"most_ctas", [](auto& s) { s.most_ctas = 1000; }},  // more than the device has
       {"adopted", [](auto& s) { s.adopted = reinterpret_cast<ncclComm_t>(8); }},  // there is none

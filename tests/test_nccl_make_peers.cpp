@@ -62,12 +62,14 @@ struct shared_row {
         meeting.rank(),
         std::span(needs).first(first),
         std::span(held).first(first),
+        settings,
         made);
   }
 
   std::vector<cuda::message_shape> shapes{{edge}};
   std::vector<cuda::channel_needs> needs;
   std::vector<std::size_t> held;
+  nccl::ranks_settings settings;
 };
 
 // A rank that goes at once, or when it has told what it offers.
@@ -78,9 +80,10 @@ void leave_early(zbpp::asio::rendezvous& meeting, bool offers) {
     nccl::detail::gathered_values<peer_offer> const gathered(meeting.control_channel(), nothing);
 }
 
-void reset(std::uint64_t seed) {
-  model::reset({.seed = seed, .devices = ranks, .hosts = ranks, .shares_memory = true});
+model::options machine_of(std::uint64_t seed) {
+  return {.seed = seed, .devices = ranks, .hosts = ranks, .shares_memory = true};
 }
+void reset(std::uint64_t seed) { model::reset(machine_of(seed)); }
 
 }  // namespace
 
@@ -141,6 +144,35 @@ TEST_CASE("all ranks know which channels copies carry, whatever fails", "[nccl]"
         CHECK(of_rank == carried.front());
         CHECK(std::ranges::count(of_rank, false) == 1);
       }
+      CHECK(first_of(model::faults()) == "");
+      CHECK(first_of(model::leaks()) == "");
+    }
+}
+
+TEST_CASE("all ranks know of copies that do not arrive, and no slots stay open", "[nccl]") {
+  shared_row const row;
+  auto seed = run_seed() + 150;
+  for (auto const fate : {model::copy_fate::lost, model::copy_fate::garbled})
+    for (std::size_t harmed = 0; harmed < row.needs.size(); ++harmed) {
+      INFO("channel " << harmed);
+      auto machine = machine_of(++seed);
+      machine.direct_copies = [&](int from, int to) {
+        auto const& ends = row.needs[harmed].ends;
+        return from == ends.from && to == ends.to ? fate : model::copy_fate::arrives;
+      };
+      model::reset(machine);
+      auto const thrown =
+          run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+            peer_set made(row.needs.size());
+            row.make(meeting, row.needs.size(), made);
+            for (int c = 0; c < made.channels(); ++c)
+              if (made.carries(c) != (zbpp::detail::index(c) != harmed))
+                throw std::logic_error("another channel is carried");
+            if (made.sender_of(static_cast<int>(harmed)) != nullptr ||
+                made.receiver_of(static_cast<int>(harmed)) != nullptr)
+              throw std::logic_error("an end is left over");
+          });
+      for (auto const& text : thrown) CHECK(text == "");
       CHECK(first_of(model::faults()) == "");
       CHECK(first_of(model::leaks()) == "");
     }

@@ -231,6 +231,37 @@ TEST_CASE("copies carry messages where processes reach each other, and NCCL the 
   CHECK(groups_of(planned, unreachable) == by_nccl);
 }
 
+TEST_CASE("NCCL carries the messages that copies lose or garble, and only those", "[nccl]") {
+  auto const planned = toy_plan("zb_h1", 3, 5);
+  auto seed = run_seed() + 60;
+  for (auto const fate : {model::copy_fate::lost, model::copy_fate::garbled}) {
+    auto machine = machine_of(planned, ++seed);
+    machine.direct_copies = [=](int from, int to) {
+      return from == 1 && to == 2 ? fate : model::copy_fate::arrives;
+    };
+    std::mutex mutex;
+    std::vector<std::string> lines;
+    auto const sends = groups_of(
+        planned,
+        machine,
+        [] {},
+        [&](nccl::ranks_settings& settings) {
+          settings.on_fallback = [&](std::string const& line) {
+            std::lock_guard const lock(mutex);
+            lines.push_back(line);
+          };
+        });
+    // One to connect, then two buffers for each microbatch of the steps and of the evaluation.
+    CHECK(sends == 1 + (steps + 1) * 5 * 2);
+    CHECK(
+        lines ==
+        std::vector<std::string>{
+            "NCCL carries the messages from rank 1 to rank 2, since copies cannot: they do not "
+            "arrive as they were sent, though CUDA reports success; an IOMMU does that on bare "
+            "metal, so turn it off"});
+  }
+}
+
 namespace {
 
 // Has all ranks run on one GPU, each in a process of its own still.

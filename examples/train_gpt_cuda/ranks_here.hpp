@@ -49,6 +49,7 @@ class ranks_here {
     zbpp::cuda::device made;
     made.devices = where_.all();
     made.traces = times_passes;
+    made.on_fallback = tell_fallback;
     made.replay = replay;
     made.steps_at_once = steps_at_once;
     return made;

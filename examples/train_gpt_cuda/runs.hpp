@@ -27,6 +27,11 @@
 
 namespace gpt::cuda {
 
+/// Tells which way messages take that cannot go from GPU to GPU.
+inline void tell_fallback(std::string const& line) {
+  std::fprintf(stderr, "train_gpt_cuda: %s\n", line.c_str());
+}
+
 /// Owns the streams of the ranks of this process.
 class rank_devices {
  public:

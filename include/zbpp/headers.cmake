@@ -416,10 +416,12 @@ set(ZBPP_CUDA_HEADERS
   cuda/adamw.cuh
   cuda/channel_needs.hpp
   cuda/detail/capture.hpp
+  cuda/detail/copy_trial.hpp
   cuda/detail/driver_api.hpp
   cuda/detail/layer_optimizer.hpp
   cuda/detail/layer_rows.hpp
   cuda/detail/p2p_transport.hpp
+  cuda/detail/peer_access.hpp
   cuda/detail/second_stream.hpp
   cuda/detail/step_graph.hpp
   cuda/detail/timing.hpp

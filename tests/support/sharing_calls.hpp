@@ -15,6 +15,7 @@ inline constexpr std::array calls_that_share_slots{
     "cuStreamWriteValue32",
     "cuStreamWaitValue32",
     "cudaMalloc",
+    "cudaHostAlloc",
     "cudaIpcGetMemHandle",
     "cudaIpcOpenMemHandle",
     "cudaMemcpyAsync",

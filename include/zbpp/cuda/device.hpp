@@ -9,6 +9,7 @@
 
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/cuda/detail/p2p_transport.hpp>
+#include <zbpp/cuda/detail/peer_access.hpp>
 #include <zbpp/cuda/detail/step_graph.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/launcher.hpp>
@@ -29,6 +30,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,6 +65,9 @@ struct device {
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Where arenas take their memory from; the source outlives all buffers.
   memory_source (*memory)(int device) = device_memory;
+  /// Is told, in a line, which devices' copies go by way of the host although they reach each
+  /// other, and why; on the thread that makes the pipeline.
+  std::function<void(std::string const& line)> on_fallback = {};
 
   /// @return the device of each rank, as numbers; without `devices`, the same one for all
   [[nodiscard]] std::vector<int> devices_of(int ranks) const {
@@ -85,6 +90,7 @@ class device::executor : public one_process {
         devices_(settings.devices_of(planned.problem().ranks())),
         shapes_(shapes_of(planned.problem(), settings.edges)),
         memory_(settings.memory),
+        access_(std::move(settings.on_fallback)),
         launcher_(
             std::move(settings.devices),
             ranks(),
@@ -113,6 +119,9 @@ class device::executor : public one_process {
   /// @return what carries messages between the ranks
   [[nodiscard]] std::unique_ptr<detail::p2p_transport> make_transport(
       program const& program, traffic const& messages, problem const& /*problem*/) {
+    for (auto const& each : messages.channels())
+      access_.open(
+          devices_[zbpp::detail::index(each.from)], devices_[zbpp::detail::index(each.to)]);
     return std::make_unique<detail::p2p_transport>(
         contexts(),
         needs_of(program, messages, shapes_, fillings_of(messages, devices_)),
@@ -252,6 +261,7 @@ class device::executor : public one_process {
   std::vector<int> devices_;  // by rank
   std::vector<message_shape> shapes_;
   memory_source (*memory_)(int device);
+  detail::peer_access access_;
   launcher launcher_;
   std::optional<detail::step_order> order_;  // where steps are started or replayed
   int steps_at_once_;

@@ -313,7 +313,7 @@ inline void make_peers_to_measure(
     needs[c].shapes = &shapes;
     needs[c].edges = {static_cast<std::int32_t>(c)};
   }
-  make_peers({run}, device, needs, std::vector<std::size_t>(channels.size(), 1), made);
+  make_peers({run}, device, needs, std::vector<std::size_t>(channels.size(), 1), settings, made);
 }
 
 /// Makes a table of all pairs from the links between neighbours, by their first and second rank.

@@ -16,6 +16,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace zbpp::nccl {
@@ -48,6 +49,9 @@ struct ranks_settings {
   /// other, so that NCCL carries only the rest; all where the caller's communicator is adopted, or
   /// steps are replayed.
   bool peer_copies = true;
+  /// Is told, in a line, of a channel that NCCL carries because copies cannot, and why: at the rank
+  /// where that shows, on the thread that makes the pipeline.
+  std::function<void(std::string const& line)> on_fallback = {};
   /// Which communicators are made; the program must pass `verify` for it. `hardware_queues` says
   /// how many hardware queues a device then needs.
   channel_layout layout = channel_layout::one_per_directed_pair;

@@ -66,8 +66,7 @@ bool machine::touches(operation& of, void const* data, std::size_t bytes, bool w
         "memory of the host that is not mapped: give "
         "cudaHostAlloc cudaHostAllocMapped");
   }
-  if (direct && device != pinned && device != of.on->device &&
-      !peers_[static_cast<std::size_t>(of.on->device)][static_cast<std::size_t>(device)]) {
+  if (direct && device != pinned && device != of.on->device && !has_access(of.on->device, device)) {
     fault(
         "memory: " + text_of(of.label) + " runs on device " + std::to_string(of.on->device) +
         " and" + verb + "memory of device " + std::to_string(device) +

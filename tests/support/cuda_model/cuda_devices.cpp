@@ -97,7 +97,9 @@ char const* name_of(cudaError_t error) {
     ZBPP_CUDA_MODEL_NAME(cudaErrorECCUncorrectable);
     ZBPP_CUDA_MODEL_NAME(cudaErrorMisalignedAddress);
     ZBPP_CUDA_MODEL_NAME(cudaErrorPeerAccessAlreadyEnabled);
+    ZBPP_CUDA_MODEL_NAME(cudaErrorPeerAccessNotEnabled);
     ZBPP_CUDA_MODEL_NAME(cudaErrorPeerAccessUnsupported);
+    ZBPP_CUDA_MODEL_NAME(cudaErrorTooManyPeers);
     ZBPP_CUDA_MODEL_NAME(cudaErrorDeviceUninitialized);
     ZBPP_CUDA_MODEL_NAME(cudaErrorMapBufferObjectFailed);
     ZBPP_CUDA_MODEL_NAME(cudaErrorHostMemoryAlreadyRegistered);
@@ -215,10 +217,17 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
     if (flags != 0) return cudaErrorInvalidValue;
     if (!is_device(in, peer) || peer == self.device) return cudaErrorInvalidDevice;
     if (!in.options_.peer_access) return cudaErrorPeerAccessUnsupported;
-    auto const enabled =
-        in.peers_[static_cast<std::size_t>(self.device)][static_cast<std::size_t>(peer)];
-    if (enabled) return cudaErrorPeerAccessAlreadyEnabled;
+    if (in.has_access(self.device, peer)) return cudaErrorPeerAccessAlreadyEnabled;
     in.peers_[static_cast<std::size_t>(self.device)][static_cast<std::size_t>(peer)] = true;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceDisablePeerAccess(int peer) {
+  return enter(function::cudaDeviceDisablePeerAccess, [&](machine& in, host_state& self) {
+    if (!is_device(in, peer)) return cudaErrorInvalidDevice;
+    if (!in.has_access(self.device, peer)) return cudaErrorPeerAccessNotEnabled;
+    in.peers_[static_cast<std::size_t>(self.device)][static_cast<std::size_t>(peer)] = false;
     return cudaSuccess;
   });
 }

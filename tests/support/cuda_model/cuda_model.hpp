@@ -35,6 +35,13 @@ enum class queue_mapping {
   one,      ///< the first one, whatever others there are
 };
 
+/// What becomes of a copy.
+enum class copy_fate {
+  arrives,
+  lost,     ///< nothing is written
+  garbled,  ///< some bytes are others
+};
+
 /// The machine that the model stands for.
 struct options {
   std::uint64_t seed = 1;  ///< the interleaving; the same seed and calls of one thread repeat it
@@ -57,6 +64,10 @@ struct options {
   bool drains = false;
   bool green_contexts = true;  ///< false: the driver lacks the green calls, as before 12.4
   bool peer_access = true;     ///< cudaDeviceCanAccessPeer
+  /// What becomes of copies that go directly from one device to another: where peer access is
+  /// enabled between them, or memory of another process is open. CUDA reports success for all.
+  /// Empty: they arrive.
+  std::function<copy_fate(int from, int to)> direct_copies = {};
   /// Whether memory can be shared between processes, of which each device is one: whoever has the
   /// same device current is in the same process, but for `be_process`. False: as where containers
   /// keep processes apart.

@@ -19,6 +19,7 @@ namespace zbpp::cuda_model {
   LIGHT(cudaDeviceGetStreamPriorityRange)                                                          \
   LIGHT(cudaDeviceCanAccessPeer)                                                                   \
   LIGHT(cudaDeviceEnablePeerAccess)                                                                \
+  LIGHT(cudaDeviceDisablePeerAccess)                                                               \
   SYNC(cudaDeviceSynchronize)                                                                      \
   LIGHT(cudaRuntimeGetVersion)                                                                     \
   LIGHT(cudaDriverGetVersion)                                                                      \

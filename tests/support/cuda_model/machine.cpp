@@ -249,9 +249,7 @@ void machine::run_body(operation& one, stream& on) {
       case kind::kernel:
         if (one.body) one.body();
         break;
-      case kind::copy:
-        std::copy_n(static_cast<char const*>(one.from), one.bytes, static_cast<char*>(one.to));
-        break;
+      case kind::copy: run_copy(one); break;
       case kind::set:
         std::fill_n(
             static_cast<unsigned char*>(one.to), one.bytes, static_cast<unsigned char>(one.value));
@@ -266,6 +264,27 @@ void machine::run_body(operation& one, stream& on) {
   }
   self.inside = host_state::callback::none;
   on.ns += one.ns;
+}
+
+copy_fate machine::fate_of(operation const& copy) {
+  allocation const& from = memory_[copy.accesses[0].allocation];
+  allocation const& to = memory_[copy.accesses[1].allocation];
+  if (!options_.direct_copies || from.device == pinned || to.device == pinned ||
+      from.device == to.device)
+    return copy_fate::arrives;
+  // CUDA does not say whose access a copy takes.
+  bool const is_direct = has_access(from.device, to.device) || has_access(to.device, from.device) ||
+                         from.imports > 0 || to.imports > 0;
+  return is_direct ? options_.direct_copies(from.device, to.device) : copy_fate::arrives;
+}
+
+void machine::run_copy(operation const& one) {
+  copy_fate const fate = fate_of(one);
+  auto* const to = static_cast<char*>(one.to);
+  if (fate != copy_fate::lost) std::copy_n(static_cast<char const*>(one.from), one.bytes, to);
+  if (fate != copy_fate::garbled) return;
+  char& bits = to[random() % one.bytes];
+  bits = static_cast<char>(bits ^ 1);
 }
 
 void machine::done(record& one) {

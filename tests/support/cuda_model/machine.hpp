@@ -294,6 +294,15 @@ class machine {
   void polled_in_vain();
   void poison(int device, cudaError_t error);
 
+  // ---- peers ----
+  /// Whether a device may access the memory of another one.
+  bool has_access(int device, int other) const {
+    return peers_[static_cast<std::size_t>(device)][static_cast<std::size_t>(other)];
+  }
+  /// What becomes of the bytes of a copy.
+  copy_fate fate_of(operation const& copy);
+  void run_copy(operation const& one);
+
   // ---- checking ----
   void fault(std::string text);
   void touch(operation const& by, stream const& on, std::vector<byte_access> const& access);

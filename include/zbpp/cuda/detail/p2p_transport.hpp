@@ -21,26 +21,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 namespace zbpp::cuda::detail {
-
-/// Lets one device read the memory of another where the hardware can; otherwise CUDA copies by way
-/// of the host.
-/// @throws cuda_error
-inline void enable_peer_access(int device, int other) {
-  int can = 0;
-  if (device != other) check(cudaDeviceCanAccessPeer(&can, device, other));
-  if (can == 0) return;
-  device_guard const here(device);
-  auto const status = cudaDeviceEnablePeerAccess(other, 0);
-  if (status == cudaErrorPeerAccessAlreadyEnabled)
-    cudaGetLastError();
-  else
-    check(status);
-}
 
 /// Hands messages over, or copies them from the sender's memory into the receiver's slots.
 ///
@@ -59,7 +43,8 @@ class p2p_transport {
  public:
   static constexpr ticks not_yet = -1;
 
-  /// Makes streams and events for the channels of a program.
+  /// Makes streams and events for the channels of a program. Copies take the way that is open
+  /// between their devices.
   /// @param contexts  by rank; they outlive the transport
   /// @param needs     of each channel
   /// @param states    how ranks tell each other of gradients
@@ -73,7 +58,6 @@ class p2p_transport {
     for (std::size_t c = 0; c < needs.size(); ++c) {
       auto& from = *contexts[zbpp::detail::index(needs[c].ends.from)];
       auto& to = *contexts[zbpp::detail::index(needs[c].ends.to)];
-      enable_peer_access(to.device(), from.device());
       channels_.push_back(std::make_unique<channel_state>(std::move(needs[c]), from, to));
     }
   }

@@ -330,56 +330,116 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
       channels, std::vector{here}, std::move(map), ids, settings.most_ctas, pause);
 }
 
+/// Tells why NCCL carries the messages of a channel, where somebody wants to know.
+inline void tell_fallback(ranks_settings const& settings, channel const& of, char const* reason) {
+  if (settings.on_fallback)
+    settings.on_fallback(
+        "NCCL carries the messages from rank " + std::to_string(of.from) + " to rank " +
+        std::to_string(of.to) + ", since copies cannot: " + reason);
+}
+
 /// Makes an end of a channel, or none where that is impossible here. NCCL carries the channel then.
 template <class End, class... Arguments>
-[[nodiscard]] std::unique_ptr<End> try_peer(Arguments const&... arguments) {
+[[nodiscard]] std::unique_ptr<End> try_peer(
+    ranks_settings const& settings, channel const& of, Arguments const&... arguments) {
   try {
     return std::make_unique<End>(arguments...);
-  } catch (std::exception const&) {  // of the system, of CUDA, of an old driver
+  } catch (std::exception const& failed) {  // of the system, of CUDA, of an old driver
     cudaGetLastError();
+    tell_fallback(settings, of, failed.what());
     return nullptr;
   }
 }
 
+/// @return whether the copy that a sender has tried has arrived here, as it was sent
+[[nodiscard]] inline bool try_arrival(
+    ranks_settings const& settings,
+    channel const& of,
+    peer_receiver const& at,
+    peer_answer const& sent) {
+  try {
+    if (at.has_arrived(sent)) return true;
+    tell_fallback(
+        settings,
+        of,
+        "they do not arrive as they were sent, though CUDA reports success; an IOMMU does that on "
+        "bare metal, so turn it off");
+  } catch (cuda::cuda_error const& failed) {
+    tell_fallback(settings, of, failed.what());
+  }
+  return false;
+}
+
 /// Finds out which channels copies can carry, together with all ranks, and makes what they need.
-/// @param device  that of this rank
-/// @param needs   of each channel, the same everywhere
-/// @param held    by channel, how many messages a receiver holds at one time
-/// @param made    gets the ends that are here; it outlives the report of a failure here
+/// @param device    that of this rank
+/// @param needs     of each channel, the same everywhere
+/// @param held      by channel, how many messages a receiver holds at one time
+/// @param settings  of this rank; `on_fallback` is told what copies cannot carry
+/// @param made      gets the ends that are here; it outlives the report of a failure here
 /// @throws error (no_agreement) when ranks have other channels; the failure of the run
 inline void make_peers(
     pipeline_calls const& run,
     int device,
     std::span<cuda::channel_needs const> needs,
     std::span<std::size_t const> held,
+    ranks_settings const& settings,
     peer_set& made) {
   cuda::device_guard const here(device);
   auto const rank = run.rank();
+  // Of a channel, the ranks in the run.
+  auto const ends_of = [&](std::size_t c) {
+    auto ends = needs[c].ends;
+    ends.from = run.places.in_run(ends.from);
+    ends.to = run.places.in_run(ends.to);
+    return ends;
+  };
   std::vector<peer_offer> offers;
   for (std::size_t c = 0; c < needs.size(); ++c) {
     if (needs[c].ends.to != rank) continue;
     auto& offer = offers.emplace_back();
     if (held[c] == 0) continue;
-    auto receiver = try_peer<peer_receiver>(
-        device, run.places.in_run(needs[c].ends.from), held[c], largest_of(needs[c]));
+    auto const ends = ends_of(c);
+    auto receiver =
+        try_peer<peer_receiver>(settings, ends, device, ends.from, held[c], largest_of(needs[c]));
     if (receiver == nullptr) continue;
     offer = receiver->offer();
     made.keep(static_cast<int>(c), std::move(receiver));
   }
   gathered_values<peer_offer> offered(run.channel, offers);
-  std::vector<std::uint8_t> reached;
+  std::vector<peer_answer> reached;
   for (std::size_t c = 0; c < needs.size(); ++c) {
-    auto const offer = offered.take(run.places.in_run(needs[c].ends.to));
+    auto const ends = ends_of(c);
+    auto const offer = offered.take(ends.to);
     if (needs[c].ends.from != rank) continue;
-    std::unique_ptr<peer_sender> sender;
+    auto& answer = reached.emplace_back();
     // Both ends count slots by the same program, and one that differs has another.
-    if (offer.is_made != 0 && offer.slots == held[c]) sender = try_peer<peer_sender>(device, offer);
-    reached.push_back(sender != nullptr ? 1 : 0);
+    if (offer.is_made == 0 || offer.slots != held[c]) continue;
+    auto sender = try_peer<peer_sender>(settings, ends, device, offer);
+    if (sender == nullptr) continue;
+    answer = sender->answer();
     made.keep(static_cast<int>(c), std::move(sender));
   }
-  gathered_values<std::uint8_t> answers(run.channel, reached);
-  for (std::size_t c = 0; c < needs.size(); ++c)
-    made.settle(static_cast<int>(c), answers.take(run.places.in_run(needs[c].ends.from)) != 0);
+  gathered_values<peer_answer> answers(run.channel, reached);
+  std::vector<std::uint8_t> arrived;
+  for (std::size_t c = 0; c < needs.size(); ++c) {
+    auto const ends = ends_of(c);
+    auto const answer = answers.take(ends.from);
+    if (needs[c].ends.to != rank) continue;
+    auto const* const receiver = made.receiver_of(static_cast<int>(c));
+    bool const is_carried = answer.is_reached != 0 && receiver != nullptr &&
+                            try_arrival(settings, ends, *receiver, answer);
+    arrived.push_back(is_carried ? 1 : 0);
+  }
+  gathered_values<std::uint8_t> verdicts(run.channel, arrived);
+  std::vector<bool> carried;
+  for (std::size_t c = 0; c < needs.size(); ++c) {
+    carried.push_back(verdicts.take(ends_of(c).to) != 0);
+    if (!carried.back()) made.drop_sender(static_cast<int>(c));
+  }
+  // Slots go only when no sender has them open. All ranks come here, since those of other pipelines
+  // do not know which copies arrive in this one.
+  run.channel.collect(asio::collective::barrier);
+  for (std::size_t c = 0; c < needs.size(); ++c) made.settle(static_cast<int>(c), carried[c]);
 }
 
 /// Holds what the copies of a run need at this rank.
@@ -406,7 +466,7 @@ inline void make_peer_channels(
   std::vector const filling(channels, cuda::slot_filling::by_sends);
   made.held = held_messages(code, messages);
   auto const needs = cuda::needs_of(code, messages, shapes, filling, made.held);
-  make_peers(run, device, needs, made.held, *made.peers);
+  make_peers(run, device, needs, made.held, settings, *made.peers);
 }
 
 /// @return the groups of replicas of a run that add up gradients of a program, the same list on all

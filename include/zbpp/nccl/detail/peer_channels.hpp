@@ -6,6 +6,7 @@
 #pragma once
 
 #include <zbpp/cuda/channel_needs.hpp>
+#include <zbpp/cuda/detail/copy_trial.hpp>
 #include <zbpp/cuda/detail/driver_api.hpp>
 #include <zbpp/cuda/error.hpp>
 #include <zbpp/cuda/handles.hpp>
@@ -225,8 +226,16 @@ struct peer_offer {
   std::uint64_t slots = 0;
   std::uint64_t stride = 0;                                 ///< from one slot to the next
   std::array<std::uint64_t, message::max_buffers> parts{};  ///< where each buffer begins in a slot
+  std::uint64_t trial = 0;  ///< bytes from the first slot on, to try a copy with
 };
 static_assert(std::is_trivially_copyable_v<peer_offer>);
+
+/// Says what a sender has done with an offer; a plain value, as ranks exchange it.
+struct peer_answer {
+  std::int32_t is_reached = 0;  ///< 0: it does not reach the slots
+  std::uint32_t pattern = 0;    ///< what it has copied there, for the receiver to compare
+};
+static_assert(std::is_trivially_copyable_v<peer_answer>);
 
 /// The counters of a channel at one of its ends.
 class peer_end {
@@ -247,14 +256,10 @@ class peer_end {
 
   // Sees that the device can write a counter and wait for it. Blocks.
   void try_values(cuda::stream_ref on) const {
-    try {
+    cuda::detail::run_to_end(on, [&] {
       values_.write(on, on_device().tried, 1);
       values_.wait(on, on_device().tried, 1);
-      on.synchronize();
-    } catch (...) {
-      cudaStreamSynchronize(on);
-      throw;
-    }
+    });
   }
 
   [[nodiscard]] peer_counters& counters() const noexcept {
@@ -320,6 +325,13 @@ class peer_receiver : public peer_end {
 
   /// @return what the sender needs
   [[nodiscard]] peer_offer const& offer() const noexcept { return offer_; }
+  /// @return whether what a sender has copied, by its answer, is what has arrived. Blocks.
+  /// @throws cuda_error
+  [[nodiscard]] bool has_arrived(peer_answer const& sent) const {
+    cuda::device_guard const here(device_);
+    cuda::stream const on(cuda::stream_priority::usual);
+    return cuda::detail::copy_pattern(sent.pattern, offer_.trial).is_in(pieces_.front().data(), on);
+  }
   /// Notes that the sender has opened the slots, and that nobody else has to find them.
   void accept() noexcept { page_->close_file(); }
 
@@ -379,6 +391,7 @@ class peer_receiver : public peer_end {
       std::unique_ptr<shared_page> page)
       : peer_end(device, *page),
         own_page_(std::move(page)),
+        device_(device),
         from_(from),
         parts_(largest.size()),
         slots_(cuda::device_memory(device)) {
@@ -395,6 +408,8 @@ class peer_receiver : public peer_end {
       };
       for (std::size_t k = 0; k < parts_; ++k) offer_.parts[k] = place(k);
       offer_.stride = slots > 1 ? place(parts_) : 0;
+      offer_.trial = std::min<std::uint64_t>(
+          cuda::detail::trial_size, place(pieces_.size() - 1) + pieces_.back().size());
       cuda::check(cudaIpcGetMemHandle(&offer_.memory, pieces_.front().data()));
     }
     offer_.is_made = 1;
@@ -405,6 +420,7 @@ class peer_receiver : public peer_end {
   }
 
   std::unique_ptr<shared_page> own_page_;
+  int device_;
   int from_;
   std::size_t parts_;
   peer_offer offer_;
@@ -417,7 +433,7 @@ class peer_receiver : public peer_end {
 /// The sender's end: it copies messages into the slots, on a stream of its own.
 class peer_sender : public peer_end {
  public:
-  /// Opens the slots, and tries to write there. Blocks.
+  /// Opens the slots, and copies a random pattern there. Blocks.
   /// @param device  the sender's
   /// @throws std::system_error; error (device_failed); cuda_error: they are out of reach, or the
   ///         receiver has given up
@@ -431,6 +447,8 @@ class peer_sender : public peer_end {
     end_loan();
   }
 
+  /// @return what the receiver is to compare
+  [[nodiscard]] peer_answer const& answer() const noexcept { return answer_; }
   /// @return the device of its stream
   [[nodiscard]] int device() const noexcept { return device_; }
   /// @return the stream that copies
@@ -454,8 +472,6 @@ class peer_sender : public peer_end {
   }
 
  private:
-  static constexpr std::size_t trial = 256;  // bytes, as many as every piece of a device has
-
   peer_sender(int device, peer_offer const& to, std::unique_ptr<shared_page> page)
       : peer_end(device, *page), own_page_(std::move(page)), device_(device), to_(to) {
     cuda::device_guard const here(device);
@@ -476,15 +492,11 @@ class peer_sender : public peer_end {
   }
 
   void try_copy() const {
-    cuda::device_array<std::byte> const from(trial);
-    try {
-      cuda::check(cudaMemsetAsync(from.data(), 0, trial, copies_.view()));
-      copy(slots_, from.data(), trial);
-      copies_.view().synchronize();
-    } catch (...) {
-      cudaStreamSynchronize(copies_.view());
-      throw;
-    }
+    cuda::device_array<std::byte> const from(to_.trial);
+    cuda::detail::run_to_end(copies_, [&] {
+      cuda::detail::copy_pattern(answer_.pattern, from.size()).write(from.data(), copies_);
+      copy(slots_, from.data(), from.size());
+    });
   }
 
   // @return the slot of the next message
@@ -504,6 +516,7 @@ class peer_sender : public peer_end {
   std::unique_ptr<shared_page> own_page_;
   int device_;
   peer_offer to_;
+  peer_answer answer_{1, std::random_device{}()};
   std::byte* slots_ = nullptr;
   cuda::stream copies_;
   std::uint64_t sent_ = 0;
@@ -543,8 +556,10 @@ class peer_set {
     if (end != nullptr) get_ready();
     at(channel).receiver = std::move(end);
   }
+  /// Lets go of the slots of a channel that copies do not carry, if its sender is here.
+  void drop_sender(int channel) noexcept { at(channel).sender.reset(); }
   /// Notes whether copies carry a channel, whose ends may be in other processes. Where they do not,
-  /// an end that is here goes.
+  /// its sender has let go of the slots, and a receiver that is here goes.
   void settle(int channel, bool is_carried) noexcept {
     auto& both = at(channel);
     both.is_carried = is_carried;

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A random pattern, to see whether copies arrive. CUDA reports success for copies between
+// GPUs that an IOMMU drops or garbles, so only what has arrived tells.
+#pragma once
+
+#include <zbpp/cuda/error.hpp>
+#include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/memory.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+
+namespace zbpp::cuda::detail {
+
+/// Bytes to try copies with: more than the 64 KiB up to which CUDA may copy in another way.
+inline constexpr std::size_t trial_size = std::size_t{1} << 17;
+
+/// Enqueues work and blocks until it is done, also where either fails: what it uses may go then.
+/// @throws what `enqueue` throws; cuda_error
+template <class Enqueue>
+void run_to_end(stream_ref on, Enqueue const& enqueue) {
+  try {
+    enqueue();
+    on.synchronize();
+  } catch (...) {
+    cudaStreamSynchronize(on);
+    throw;
+  }
+}
+
+/// A random pattern, which both ends of a copy know by a number: pieces, each of one random byte.
+class copy_pattern {
+ public:
+  /// @param seed  which pattern it is
+  /// @param size  its bytes
+  copy_pattern(std::uint32_t seed, std::size_t size)
+      : size_(size), piece_((size + values_.size() - 1) / values_.size()) {
+    std::mt19937 random(seed);
+    for (auto& value : values_) value = static_cast<unsigned char>(random() & 0xffU);
+  }
+
+  /// Enqueues writing it to memory of the device of a stream.
+  /// @throws cuda_error
+  void write(std::byte* to, stream_ref on) const {
+    for (std::size_t at = 0; at < size_; at += piece_)
+      check(cudaMemsetAsync(to + at, values_[at / piece_], std::min(piece_, size_ - at), on));
+  }
+  /// @return whether memory of the device of a stream holds it, behind what was enqueued; blocks
+  /// @throws cuda_error
+  [[nodiscard]] bool is_in(std::byte const* memory, stream_ref on) const {
+    pinned<unsigned char> const found(size_);
+    run_to_end(on, [&] {
+      check(cudaMemcpyAsync(found.data(), memory, size_, cudaMemcpyDeviceToHost, on));
+    });
+    std::size_t at = 0;
+    return std::all_of(found.data(), found.data() + size_, [&](unsigned char each) {
+      return each == values_[at++ / piece_];
+    });
+  }
+
+ private:
+  std::array<unsigned char, 64> values_{};
+  std::size_t size_;
+  std::size_t piece_;
+};
+
+}  // namespace zbpp::cuda::detail
