@@ -6,6 +6,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
+#include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 
 namespace {
@@ -46,6 +49,12 @@ cudaError_t cudaGetDevice(int* device) { return give(device, 0); }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* count) { return give(count, 1); }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return give(value, 132); }
+// Ranks are threads here, each of which asks once: each has a GPU of its own.
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int) {
+  static std::atomic<unsigned> next{0};
+  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02x:00.0", next++ & 0xffU);
+  return cudaSuccess;
+}
 cudaError_t cudaDriverGetVersion(int* version) { return give(version, CUDART_VERSION); }
 cudaError_t cudaGetDriverEntryPointByVersion(
     char const*, void**, unsigned, unsigned long long, cudaDriverEntryPointQueryResult*) {

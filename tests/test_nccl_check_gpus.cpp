@@ -74,7 +74,7 @@ std::string refusal(std::vector<gpu_identity> const& gpus, channel_layout layout
 
 }  // namespace
 
-TEST_CASE("a GPU is the same where host and UUID are, unless NCCL takes several ranks", "[nccl]") {
+TEST_CASE("a GPU is the same where host and bus are, unless NCCL takes several ranks", "[nccl]") {
   model::reset({.devices = 2});
   auto const here = identity(0, nullptr);
   CHECK(here.is_same(identity(0, nullptr)));
@@ -82,7 +82,7 @@ TEST_CASE("a GPU is the same where host and UUID are, unless NCCL takes several 
   std::array<char, 65> name{};
   REQUIRE(::gethostname(name.data(), name.size() - 1) == 0);
   CHECK(here.host_text() == name.data());
-  CHECK(here.gpu_text() == "00000000-5a5a-5a5a-5a5a-5a5a5a5a5a5a");
+  CHECK(here.bus_id.data() == std::string("0000:01:00.0"));
 
   // Ranks that pose as two machines; and two that say they are one.
   CHECK_FALSE(identity(0, "rank-0").is_same(identity(0, "rank-1")));
@@ -109,11 +109,21 @@ TEST_CASE("two ranks of a communicator are refused on one GPU, by name", "[nccl]
   CHECK(refusal({gpu(0), gpu_identity{}, gpu_identity{}}, all) == "");
   CHECK(
       refusal({gpu(0), gpu(1), gpu(1)}, each) ==
-      "ranks 1 and 2 share the GPU 01000000-5a5a-5a5a-5a5a-5a5a5a5a5a5a of host node7, and "
-      "NCCL "
-      "makes no communicator of both; give each rank a GPU of its own, or let copies carry all "
-      "messages between them by ranks_settings::peer_copies");
-  CHECK(refusal({gpu(0), gpu(1), gpu(0)}, all).starts_with("ranks 0 and 2 share the GPU 0000"));
+      "ranks 1 and 2 share the GPU at PCI bus 0000:02:00.0 of host node7, as a whole or in parts "
+      "(MIG), and NCCL makes no communicator of both; give each rank a GPU of its own, or let "
+      "copies carry all messages between them by ranks_settings::peer_copies");
+  CHECK(refusal({gpu(0), gpu(1), gpu(0)}, all)
+            .starts_with("ranks 0 and 2 share the GPU at PCI bus 0000:01:00.0"));
+}
+
+TEST_CASE("parts of one GPU are one GPU for NCCL", "[nccl]") {
+  model::reset({.devices = 4, .instances_of_gpu = 2});
+  auto const gpu = [](int device) { return identity(device, "node7"); };
+  CHECK(gpu(0).is_same(gpu(1)));
+  CHECK_FALSE(gpu(1).is_same(gpu(2)));
+  auto const layout = channel_layout::one_per_directed_pair;
+  CHECK(refusal({gpu(1), gpu(2), gpu(1)}, layout) == "");
+  CHECK(refusal({gpu(2), gpu(3)}, layout).starts_with("ranks 0 and 1 share the GPU at PCI bus "));
 }
 
 }  // namespace test_nccl_check_gpus

@@ -137,7 +137,7 @@ TEST_CASE("a rank that cannot measure ends it for all, and nothing leaks", "[ncc
     });
     for (auto const& text : all.thrown) {
       INFO(text);
-      CHECK(text.find("ranks 1 and 2 share the GPU 01000000-5a5a") != std::string::npos);
+      CHECK(text.find("ranks 1 and 2 share the GPU at PCI bus 0000:02:00.0") != std::string::npos);
     }
   }
   auto const check_failing_nccl = [](problem const& measured) {

@@ -4,6 +4,7 @@
 #include "entry.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 using namespace zbpp::cuda_model;
@@ -194,6 +195,16 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       case cudaDevAttrMemoryPoolsSupported: return answer(value, 1);
       default: return answer(value, 0);
     }
+  });
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
+  return enter(function::cudaDeviceGetPCIBusId, [&](machine& in, host_state&) {
+    if (id == nullptr || length < 13) return cudaErrorInvalidValue;
+    if (!is_device(in, device)) return cudaErrorInvalidDevice;
+    auto const bus = static_cast<unsigned>(device / in.options_.instances_of_gpu + 1) & 0xffU;
+    std::snprintf(id, static_cast<std::size_t>(length), "0000:%02x:00.0", bus);
+    return cudaSuccess;
   });
 }
 

@@ -9,9 +9,6 @@
 #include <cstring>
 #include <string_view>
 
-// The model knows functions of the driver by the names that programs ask for.
-#undef cuDeviceGetUuid
-
 // Descriptors of the driver are opaque to its callers.
 struct CUdevResourceDesc_st {
   unsigned first_sm;
@@ -67,15 +64,6 @@ CUresult CUDAAPI device_get(CUdevice* device, int ordinal) {
   return enter_driver(function::cuDeviceGet, [&](machine& in, host_state&) {
     if (ordinal < 0 || ordinal >= in.options_.devices) return CUDA_ERROR_INVALID_DEVICE;
     *device = ordinal;
-    return CUDA_SUCCESS;
-  });
-}
-
-CUresult CUDAAPI device_uuid(CUuuid* uuid, CUdevice device) {
-  return enter_driver(function::cuDeviceGetUuid, [&](machine& in, host_state&) {
-    if (device < 0 || device >= in.options_.devices) return CUDA_ERROR_INVALID_DEVICE;
-    std::memset(uuid->bytes, 0x5a, sizeof uuid->bytes);
-    std::memcpy(uuid->bytes, &device, sizeof device);
     return CUDA_SUCCESS;
   });
 }
@@ -244,7 +232,6 @@ extern "C" cudaError_t cudaGetDriverEntryPointByVersion(
     if (symbol == nullptr || address == nullptr) return cudaErrorInvalidValue;
     entry_point const known[] = {
         {"cuDeviceGet", 2000, address_of(device_get)},
-        {"cuDeviceGetUuid", 11040, address_of(device_uuid)},
         {"cuGetErrorName", 6000, address_of(error_name)},
         {"cuStreamWriteValue32", 11070, address_of(stream_write_value)},
         {"cuStreamWaitValue32", 11070, address_of(stream_wait_value)},

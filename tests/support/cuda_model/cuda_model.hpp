@@ -73,6 +73,7 @@ struct options {
   /// keep processes apart.
   bool shares_memory = false;
   int devices_of_host = 32;         ///< processes share memory with those on the same host only
+  int instances_of_gpu = 1;         ///< devices that are parts of one GPU (MIG), with its bus id
   bool check_uninitialised = true;  ///< reading bytes that nobody wrote is a fault
   bool duplicate_gpus = false;      ///< NCCL: true lets ranks of one communicator share a device
   bool lazy_connect = true;  ///< NCCL: the first message to a peer waits, on the host, for the peer

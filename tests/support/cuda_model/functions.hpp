@@ -16,6 +16,7 @@ namespace zbpp::cuda_model {
   LIGHT(cudaSetDevice)                                                                             \
   LIGHT(cudaGetDeviceCount)                                                                        \
   LIGHT(cudaDeviceGetAttribute)                                                                    \
+  LIGHT(cudaDeviceGetPCIBusId)                                                                     \
   LIGHT(cudaDeviceGetStreamPriorityRange)                                                          \
   LIGHT(cudaDeviceCanAccessPeer)                                                                   \
   LIGHT(cudaDeviceEnablePeerAccess)                                                                \
@@ -65,7 +66,6 @@ namespace zbpp::cuda_model {
   LIGHT(cuStreamWriteValue32)                                                                      \
   LIGHT(cuStreamWaitValue32)                                                                       \
   LIGHT(cuDeviceGet)                                                                               \
-  LIGHT(cuDeviceGetUuid)                                                                           \
   LIGHT(cuDeviceGetDevResource)                                                                    \
   LIGHT(cuDevSmResourceSplitByCount)                                                               \
   LIGHT(cuDevResourceGenerateDesc)                                                                 \

@@ -12,7 +12,6 @@
 #include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/cuda/channel_needs.hpp>
-#include <zbpp/cuda/detail/driver_api.hpp>
 #include <zbpp/cuda/detail/step_graph.hpp>
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
@@ -30,8 +29,6 @@
 #include <zbpp/nccl/error.hpp>
 #include <zbpp/nccl/settings.hpp>
 
-#include <cuda.h>
-#include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -182,25 +179,16 @@ inline void check_replay(ranks_settings const& settings, plan const& planned) {
       cycle.location);
 }
 
-/// Says on which GPU a rank is, as NCCL tells GPUs apart; a plain value, as ranks exchange it.
+/// Says on which GPU a rank is, as NCCL tells GPUs apart; a plain value, as ranks exchange it. All
+/// parts of a GPU (MIG) have its bus id, so NCCL takes them for one.
+/// @source NCCL, the check for duplicate GPUs in src/init.cc
 struct gpu_identity {
-  std::array<unsigned char, 16> uuid{};  ///< of the GPU, or of its part (MIG); zeros: not known
-  std::array<char, 240> host{};          ///< the name that people know, a line end, and more
+  std::array<char, 32> bus_id{};  ///< such as 0000:07:00.0; empty: not to be compared
+  std::array<char, 240> host{};   ///< the name that people know, a line end, and more
 
   /// @return whether NCCL takes both for one GPU
   [[nodiscard]] bool is_same(gpu_identity const& other) const noexcept {
-    return uuid == other.uuid && host == other.host && uuid != decltype(uuid){};
-  }
-  /// @return the UUID as nvidia-smi writes it
-  [[nodiscard]] std::string gpu_text() const {
-    static constexpr char digits[] = "0123456789abcdef";
-    std::string result;
-    for (std::size_t i = 0; i < uuid.size(); ++i) {
-      if (i == 4 || i == 6 || i == 8 || i == 10) result += '-';
-      result += digits[uuid[i] >> 4U];
-      result += digits[uuid[i] & 15U];
-    }
-    return result;
+    return bus_id == other.bus_id && host == other.host && bus_id.front() != '\0';
   }
   /// @return the host as people know it
   [[nodiscard]] std::string host_text() const {
@@ -222,8 +210,8 @@ static_assert(std::is_trivially_copyable_v<gpu_identity>);
   return std::string(name.data()) + "\n" + boot;
 }
 
-/// @return the GPU of this process; not known where its driver does not tell, or where NCCL, by its
-///         variable NCCL_MULTI_RANK_GPU_ENABLE, takes several ranks on one
+/// @return the GPU of this process; not to be compared where NCCL, by its variable
+///         NCCL_MULTI_RANK_GPU_ENABLE, takes several ranks on one
 /// @param nccl_version  that is loaded: older ones than 2.30 do not have the variable
 /// @throws cuda_error
 [[nodiscard]] inline gpu_identity identity_of(int device, int nccl_version) {
@@ -231,17 +219,8 @@ static_assert(std::is_trivially_copyable_v<gpu_identity>);
   char const* const shares = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   if (nccl_version >= 23000 && shares != nullptr && std::strtol(shares, nullptr, 0) != 0)
     return result;
-  // Older drivers do not tell the parts of a GPU apart.
-  auto const get = cuda::detail::find_driver_function<PFN_cuDeviceGet_v2000>("cuDeviceGet", 2000);
-  auto const uuid_of =
-      cuda::detail::find_driver_function<PFN_cuDeviceGetUuid_v11040>("cuDeviceGetUuid", 11040);
-  if (get == nullptr || uuid_of == nullptr) return result;
-  CUdevice number = 0;
-  CUuuid uuid{};
-  cuda::detail::check_driver(get(&number, device));
-  cuda::detail::check_driver(uuid_of(&uuid, number));
-  static_assert(sizeof(uuid.bytes) == sizeof(result.uuid));
-  std::memcpy(result.uuid.data(), uuid.bytes, sizeof(uuid.bytes));
+  auto& id = result.bus_id;
+  cuda::check(cudaDeviceGetPCIBusId(id.data(), static_cast<int>(id.size()), device));
   auto const host = host_of_process();
   std::ranges::copy(std::string_view(host).substr(0, result.host.size()), result.host.begin());
   return result;
@@ -273,9 +252,10 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
         if (a >= b || !gpu.is_same(gpus[zbpp::detail::index(b)])) continue;
         throw error(
             errc::bad_argument,
-            "ranks " + std::to_string(a) + " and " + std::to_string(b) + " share the GPU " +
-                gpu.gpu_text() + " of host " + gpu.host_text() +
-                ", and NCCL makes no communicator of both; give each rank a GPU of its own, or let "
+            "ranks " + std::to_string(a) + " and " + std::to_string(b) +
+                " share the GPU at PCI bus " + gpu.bus_id.data() + " of host " + gpu.host_text() +
+                ", as a whole or in parts (MIG), and NCCL makes no communicator of both; give each "
+                "rank a GPU of its own, or let "
                 "copies carry all messages between them by ranks_settings::peer_copies");
       }
 }
