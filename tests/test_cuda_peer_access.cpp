@@ -97,6 +97,31 @@ TEST_CASE("devices reach each other directly where copies arrive, and only there
   CHECK(open_both().empty());
 }
 
+TEST_CASE("a direct way that CUDA does not open is no failure", "[cuda]") {
+  auto const planned = row_plan(2, 4);
+  for (auto const error : {cudaErrorTooManyPeers, cudaErrorNotSupported}) {
+    checked_gpus const gpus({.seed = run_seed(), .devices = 2, .hosts = 2});
+    told lines;
+    cuda::device backend{.devices = cuda::one_device_per_rank(2)};
+    backend.on_fallback = [&](std::string const& line) { lines.push_back(line); };
+    model::fail_next("cudaDeviceEnablePeerAccess", error);
+    CHECK(launched_training(planned, backend).train() == device_reference(planned));
+    CHECK(
+        lines == told{
+                     "device 0 gets no direct access to device 1, for CUDA reports " +
+                     std::string(cudaGetErrorName(error)) +
+                     ", so copies between the two may go by way of the host"});
+    CHECK(cudaGetLastError() == cudaSuccess);
+    CHECK_FALSE(is_enabled(0, 1));
+  }
+}
+
+TEST_CASE("an error after which CUDA cannot go on is one still", "[cuda]") {
+  model::reset({.seed = run_seed(), .devices = 2});
+  model::fail_next("cudaDeviceEnablePeerAccess", cudaErrorIllegalAddress);
+  CHECK(refusal(zbpp::errc::device_failed, open_both).starts_with("CUDA reports cudaErrorIllegal"));
+}
+
 TEST_CASE("copies that cannot arrive are refused", "[cuda]") {
   checked_gpus const gpus(
       {.seed = run_seed(), .devices = 2, .direct_copies = harmed(1, copy_fate::garbled)});

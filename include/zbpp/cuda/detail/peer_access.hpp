@@ -48,7 +48,8 @@ class peer_access {
   explicit peer_access(std::function<void(std::string const&)> on_fallback)
       : on_fallback_(std::move(on_fallback)) {}
 
-  /// Lets copies between two devices go directly, if they arrive so; tries each pair once.
+  /// Lets copies between two devices go directly, if CUDA opens that way and they arrive; tries
+  /// each pair once.
   /// @throws error (device_failed) when they do not arrive by way of the host either; cuda_error
   void open(int a, int b) {
     if (a == b || !opened_.insert(std::minmax(a, b)).second) return;
@@ -64,14 +65,12 @@ class peer_access {
           errc::device_failed,
           "copies between devices " + devices +
               " do not arrive as they were sent, though CUDA reports success; an IOMMU does that "
-              "on "
-              "bare metal, so turn it off, or leave out what else enables peer access between the "
-              "two");
-    if (on_fallback_)
-      on_fallback_(
-          "copies between devices " + devices +
-          " go by way of the host, since directly they do not arrive as they were sent, though "
-          "CUDA reports success; an IOMMU does that on bare metal, so turn it off");
+              "on bare metal, so turn it off, or leave out what else enables peer access between "
+              "the two");
+    tell(
+        "copies between devices " + devices +
+        " go by way of the host, since directly they do not arrive as they were sent, though CUDA "
+        "reports success; an IOMMU does that on bare metal, so turn it off");
   }
 
  private:
@@ -80,22 +79,27 @@ class peer_access {
   }
 
   // @return whether this call has let one device access the memory of another
-  [[nodiscard]] static bool enable(int device, int other) {
+  [[nodiscard]] bool enable(int device, int other) {
     int can = 0;
     check(cudaDeviceCanAccessPeer(&can, device, other));
     if (can == 0) return false;
     device_guard const here(device);
     auto const status = cudaDeviceEnablePeerAccess(other, 0);
-    if (status == cudaErrorPeerAccessAlreadyEnabled) {
-      cudaGetLastError();
-      return false;
-    }
-    check(status);
-    return true;
+    if (status == cudaSuccess) return true;
+    cudaGetLastError();  // if CUDA cannot go on, its next call says so
+    if (status != cudaErrorPeerAccessAlreadyEnabled)
+      tell(
+          "device " + std::to_string(device) + " gets no direct access to device " +
+          std::to_string(other) + ", for CUDA reports " + cudaGetErrorName(status) +
+          ", so copies between the two may go by way of the host");
+    return false;
   }
   static void disable(int device, int other) {
     device_guard const here(device);
     check(cudaDeviceDisablePeerAccess(other));
+  }
+  void tell(std::string const& line) const {
+    if (on_fallback_) on_fallback_(line);
   }
 
   std::function<void(std::string const&)> on_fallback_;
