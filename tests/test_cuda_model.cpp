@@ -310,6 +310,17 @@ TEST_CASE("A host that spins on an event is a fault, and one that sleeps is none
   CHECK(faults_of("") == 2);
 }
 
+TEST_CASE("Records of events that the host may block on interrupt it") {
+  model::reset({});
+  model::start_counting();
+  cudaStream_t const stream = new_stream();
+  for (int i = 0; i < 3; ++i) record(new_event(host_wait), stream);
+  record(new_event(), stream);
+  CHECK(model::interrupts() == 3);
+  model::start_counting();
+  CHECK(model::interrupts() == 0);
+}
+
 TEST_CASE("Polling makes progress in every mode") {
   each_interleaving([] {
     cudaStream_t const stream = new_stream();

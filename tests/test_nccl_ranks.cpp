@@ -178,6 +178,32 @@ TEST_CASE("pairs in processes of their own give the bits of one process", "[nccl
     }
 }
 
+TEST_CASE("a rank is interrupted once in a step, whatever the number of passes", "[nccl]") {
+  auto seed = run_seed() + 40;
+  for (bool const copies : {false, true})
+    for (int const microbatches : {2, 7}) {
+      auto const planned = toy_plan("zb_h1", 2, microbatches);
+      auto machine = machine_of(planned, ++seed);
+      machine.shares_memory = copies;
+      checked_ranks const gpus(machine);
+      auto const thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
+        auto all = toy::make_model(2);
+        std::vector stages{warm_stage(all[zbpp::detail::index(meeting.rank())])};
+        auto const settings = settings_of(planned, meeting.rank());
+        zbpp::pipeline pipe(planned, nccl::ranks(meeting, settings), stages);
+        pipe.step();
+        meeting.barrier();
+        if (meeting.rank() == 0) model::start_counting();
+        meeting.barrier();
+        for (int i = 0; i < steps; ++i) pipe.step();
+        meeting.barrier();
+        if (meeting.rank() == 0) CHECK(model::interrupts() == 2 * steps);
+        meeting.barrier();
+      });
+      for (auto const& text : thrown) CHECK(text == "");
+    }
+}
+
 namespace {
 
 // Has all messages go one way or the other. @return how many groups of NCCL's there were

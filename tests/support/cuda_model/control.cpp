@@ -233,6 +233,7 @@ void start_counting() {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());
   in.counts_.fill(0);
+  in.interrupts_ = 0;
   in.skips_.clear();
   in.log_.clear();
   in.counting_ = true;
@@ -242,6 +243,12 @@ std::uint64_t count(std::string_view name) {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());
   return in.counts_[at(function_named(name))];
+}
+
+std::uint64_t interrupts() {
+  machine& in = machine::the();
+  std::lock_guard lock(in.mutex());
+  return in.interrupts_;
 }
 
 std::vector<called> calls() {

@@ -208,6 +208,10 @@ void start_counting();
 /// @throws std::invalid_argument when the model has no such function
 std::uint64_t count(std::string_view function);
 
+/// Records since start_counting that interrupt the host when they have run: of events that it may
+/// block on.
+std::uint64_t interrupts();
+
 /// All calls since start_counting, in order, over all threads.
 std::vector<called> calls();
 

@@ -199,6 +199,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
       function::cudaEventRecord, stream_handle, [&](machine& in, host_state&, stream& on) {
         event* one = in.find(handle, "cudaEventRecord");
         if (one == nullptr || one->device != on.device) return cudaErrorInvalidResourceHandle;
+        if (on.capturing == nullptr && (one->flags & cudaEventBlockingSync) != 0) ++in.interrupts_;
         return in.record_event(on, *one);
       });
 }

@@ -47,6 +47,7 @@ void machine::reset(options const& machine_options) {
   unreported_ = 0;
   failing_.fill(0);
   counts_.fill(0);
+  interrupts_ = 0;
   skips_.clear();
   log_.clear();
   counting_ = false;

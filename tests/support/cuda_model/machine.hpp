@@ -406,6 +406,7 @@ class machine {
 
   std::array<int, function_count> failing_{};
   std::array<std::uint64_t, function_count> counts_{};
+  std::uint64_t interrupts_ = 0;
   struct skipped {
     function call;
     std::uint64_t index;

@@ -39,15 +39,19 @@ class device_progress {
   /// @throws cuda_error
   explicit device_progress(std::size_t passes) {
     for (std::size_t i = 0; i < 2 * passes; ++i)
-      events_.push_back({cuda::event(cuda::event_kind::host_wait), mark::end});
+      events_.push_back({cuda::event(cuda::event_kind::order), mark::end});
   }
 
   /// Forgets the events of the run before.
   void start_run() noexcept { issued_ = seen_ = last_wait_ = 0; }
   /// Gets ready for another step of a run; blocks until the passes before are done.
   /// @throws cuda_error when what ran there failed
-  void begin_step(asio::progress_board& board) {
-    if (issued_ > 0) events_[issued_ - 1].event.view().synchronize();
+  void begin_step(cuda::device_context const& context, asio::progress_board& board) {
+    if (issued_ > 0) {
+      // The events of passes cost no interrupt, so the host blocks on this one.
+      context.compute().record(context.end());
+      context.end().synchronize();
+    }
     publish(board);
     start_run();
   }
@@ -252,7 +256,7 @@ class rank_pass_observer : public cuda::pass_observer {
   /// @throws cuda_error; nccl_error
   void begin_step(bool is_next) const {
     if (!wait_->until_messages_are_here()) return;
-    progress_->begin_step(*board_);
+    progress_->begin_step(*context_, *board_);
     pass_observer::begin_step(is_next);
     board_->begin_attempt(is_next);
   }
