@@ -17,6 +17,7 @@
 #include <support/seeded.hpp>
 #include <support/toy_run.hpp>
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -157,6 +158,10 @@ TEST_CASE("whatever call of a partition fails, it is named and nothing is left",
   // The destructor's calls have nobody to tell.
   functions.erase("cudaStreamDestroy");
   functions.erase("cuGreenCtxDestroy");
+  for (auto const* freed :
+       {"cudaFree", "cudaEventDestroy", "cudaGraphDestroy", "cudaGraphExecDestroy"})
+    functions.erase(freed);
+  functions.erase("cudaStreamEndCapture");  // one that fails leaves the model in the capture
   REQUIRE(functions.count("cuGreenCtxStreamCreate") == 1);
   for (auto const& [function, count] : functions) {
     INFO(function << ", " << count << " calls");
@@ -172,6 +177,37 @@ TEST_CASE("whatever call of a partition fails, it is named and nothing is left",
     CHECK(model::faults() == std::vector<std::string>{});
     CHECK(model::leaks() == std::vector<std::string>{});
     CHECK(cudaGetLastError() == cudaSuccess);
+  }
+}
+
+TEST_CASE("streams of parts that do not do what others do are told of at once", "[cuda]") {
+  for (auto const* function :
+       {"cudaEventRecord",
+        "cudaStreamWaitEvent",
+        "cudaEventElapsedTime",
+        "cudaStreamBeginCapture",
+        "cudaGraphInstantiate",
+        "cudaGraphLaunch"}) {
+    INFO(function);
+    model::reset();
+    model::fail_next(function, cudaErrorNotSupported);
+    auto const text = refusal(zbpp::errc::device_failed, [] { cuda::partition(0, 2); });
+    CHECK(text.starts_with(
+        "the stream of part 0 of device 0 does not do what other streams do; run ranks on plain "
+        "streams of the whole device instead: CUDA reports cudaErrorNotSupported (801) at "));
+    CHECK(model::leaks() == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("each stream of a part is tried", "[cuda]") {
+  for (int const parts : {1, 3}) {
+    model::reset();
+    model::start_counting();
+    { cuda::partition const cut(0, parts); }
+    for (auto const* function : {"cudaStreamWaitEvent", "cudaGraphLaunch", "cudaEventElapsedTime"})
+      CHECK(model::count(function) == static_cast<std::uint64_t>(parts));
+    CHECK(model::faults() == std::vector<std::string>{});
+    CHECK(model::leaks() == std::vector<std::string>{});
   }
 }
 

@@ -5,9 +5,13 @@
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
+#include <zbpp/cuda/detail/capture.hpp>
+#include <zbpp/cuda/detail/copy_trial.hpp>
 #include <zbpp/cuda/detail/driver_api.hpp>
+#include <zbpp/cuda/detail/timing.hpp>
 #include <zbpp/cuda/device_needs.hpp>
 #include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/memory.hpp>
 #include <zbpp/cuda/rank_device.hpp>
 
 #include <algorithm>
@@ -27,12 +31,14 @@ namespace zbpp::cuda {
 ///
 /// Streams of different parts may still hold each other up, for they share the hardware queues of
 /// the device, where one that waits blocks those behind it. Check `queue_shortage`, and make the
-/// parts right before the pipeline that uses them.
+/// parts right before the pipeline that uses them. CUDA does not guarantee that parts run at the
+/// same time. Once a module with dynamic parallelism is loaded, parts of a device of compute
+/// capability 9 may use two multiprocessors more, which they share.
 class partition {
  public:
-  /// Makes the parts as large as the device allows.
+  /// Makes the parts as large as the device allows, and tries what ranks need of their streams.
   /// @throws error (bad_argument) when the device makes fewer parts; (device_failed) when the
-  ///         driver is older than CUDA 12.5; cuda_error
+  ///         driver is older than CUDA 12.5; cuda_error, also when the streams do not do as others
   partition(int device, int parts);
 
   /// @return a rank_device for each part, in order; they refer to its streams, so it outlives them
@@ -59,6 +65,7 @@ class partition {
 
   [[nodiscard]] static owned_part make_part(
       detail::green_functions const& driver, CUdevice device, std::span<CUdevResource> groups);
+  void try_streams() const;
 
   int device_;
   int unused_ = 0;
@@ -101,6 +108,7 @@ inline partition::partition(int device, int parts) : device_(device) {
     parts_.push_back(make_part(driver, native, std::span(groups).subspan(first, each.groups)));
     unused_ -= parts_.back().sm_count;
   }
+  try_streams();
 }
 
 inline partition::owned_part partition::make_part(
@@ -116,6 +124,48 @@ inline partition::owned_part partition::make_part(
   made.compute = detail::unique_handle<cudaStream_t, cudaStreamDestroy>(compute);
   for (auto const& group : groups) made.sm_count += static_cast<int>(group.sm.smCount);
   return made;
+}
+
+namespace detail {
+
+/// Tries what ranks need of a stream: to wait for another one, to tell times, and to be captured.
+/// @param scratch  a byte of the device
+/// @throws cuda_error
+inline void try_stream(stream_ref on, stream_ref other, std::byte* scratch) {
+  event const begin(event_kind::timing);
+  event const end(event_kind::timing);
+  run_to_end(other, [&] { other.record(begin); });
+  run_to_end(on, [&] {
+    on.wait(begin);
+    capture node(on);
+    check(cudaMemsetAsync(scratch, 0, 1, on));
+    auto const graph = node.finish();
+    check(cudaGraphLaunch(graph.get(), on));
+    on.record(end);
+  });
+  static_cast<void>(time_between(begin, end));
+}
+
+}  // namespace detail
+
+// Streams of green contexts are younger than most functions that take a stream. What a driver does
+// not do yet shows here, and not within a step.
+inline void partition::try_streams() const {
+  device_array<std::byte> const scratch(1);
+  for (std::size_t part = 0; part < parts_.size(); ++part) {
+    // Of each other, since one more stream would take a hardware queue.
+    auto const& other = parts_[(part + 1) % parts_.size()];
+    try {
+      detail::try_stream(parts_[part].compute.get(), other.compute.get(), scratch.data());
+    } catch (cuda_error const& failed) {
+      throw cuda_error(
+          failed.native(),
+          "the stream of part " + std::to_string(part) + " of device " + std::to_string(device_) +
+              " does not do what other streams do; run ranks on plain streams of the whole device "
+              "instead: " +
+              failed.what());
+    }
+  }
 }
 
 inline std::string queue_shortage(plan const& planned, std::span<rank_device const> devices) {
