@@ -18,13 +18,14 @@ namespace zbpp::bench {
 
 /// Holds what the command line says.
 struct choices {
-  std::string_view act;   ///< what to measure
-  bool is_short = false;  ///< few sizes, to see that all works
-  std::string json;       ///< the file for programs; empty: none
-  std::string markdown;   ///< the file for people; empty: none
+  std::string_view act;    ///< what to measure
+  bool is_short = false;   ///< few sizes, to see that all works
+  bool whole_gpu = false;  ///< whether ranks share all of a GPU, and not parts of it
+  std::string json;        ///< the file for programs; empty: none
+  std::string markdown;    ///< the file for people; empty: none
 };
 
-/// Reads `ACT [--short] [--json FILE] [--markdown FILE]`.
+/// Reads `ACT [--short] [--whole-gpu] [--json FILE] [--markdown FILE]`.
 /// @throws error (bad_argument)
 [[nodiscard]] inline choices read(
     int count, char** arguments, std::initializer_list<std::string_view> acts) {
@@ -34,7 +35,7 @@ struct choices {
     throw error(
         errc::bad_argument,
         what + "; give one of " + all +
-            ", and then, if you like, --short, --json FILE and --markdown FILE");
+            ", and then, if you like, --short, --whole-gpu, --json FILE and --markdown FILE");
   };
   choices result;
   for (auto const act : acts)
@@ -44,6 +45,8 @@ struct choices {
     std::string_view const name = arguments[i];
     if (name == "--short") {
       result.is_short = true;
+    } else if (name == "--whole-gpu") {
+      result.whole_gpu = true;
     } else if (name == "--json" && i + 1 < count) {
       result.json = arguments[++i];
     } else if (name == "--markdown" && i + 1 < count) {

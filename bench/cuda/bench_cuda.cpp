@@ -5,7 +5,6 @@
 // it. Exit status: 0 good, 1 something failed, 2 wrong arguments, 3 no device.
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/cuda/graph.hpp>
-#include <zbpp/cuda/partition.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/registry.hpp>
 #include <zbpp/policy/one_chunk.hpp>
@@ -76,9 +75,9 @@ struct run_result {
 
 // Streams take the hardware queues in turn, so a pipeline's are made one after another, parts
 // first: then no two of them share a queue while there are enough.
-run_result run_steps(plan const& planned, work const& does, bool traces) {
-  cuda::partition const parts(0, planned.problem().ranks());
-  auto const devices = parts.devices();
+run_result run_steps(plan const& planned, work const& does, bool traces, bool whole_gpu) {
+  shared_gpu const gpu(planned.problem().ranks(), whole_gpu);
+  auto const& devices = gpu.devices();
   auto stages = stages_of(planned.problem(), &does);
   pipeline pipe{planned, cuda::device{.devices = devices, .traces = traces}, stages};
   for (int i = 0; i < warm_steps; ++i) pipe.step();
@@ -101,8 +100,9 @@ run_result run_steps(plan const& planned, work const& does, bool traces) {
 
 class policies_on_parts {
  public:
-  explicit policies_on_parts(report& to)
-      : to_(&to),
+  policies_on_parts(report& to, bool whole_gpu)
+      : whole_gpu_(whole_gpu),
+        to_(&to),
         costs_(&to.begin(
             "Costs of passes, medians: alone, and while all parts are busy",
             {"work",
@@ -117,7 +117,8 @@ class policies_on_parts {
              "W busy, ms",
              "message, us"})),
         steps_(&to.begin(
-            "Steps on the parts of one GPU: medians of 5 after 2",
+            "Steps on " + std::string(whole_gpu ? "one whole GPU" : "the parts of one GPU") +
+                ": medians of 5 after 2",
             {"work",
              "ranks",
              "microbatches",
@@ -163,9 +164,9 @@ class policies_on_parts {
   };
 
   std::vector<measured_load> measured_loads(int ranks) {
-    cuda::partition const parts(0, ranks);
-    auto const devices = parts.devices();
-    sms_ = parts.sm_count(0);
+    shared_gpu const gpu(ranks, whole_gpu_);
+    auto const& devices = gpu.devices();
+    sms_ = devices.front().sm_count;
     transfer_ = measure_transfer(devices);
     std::vector<int> everybody;
     for (int r = 0; r < ranks; ++r) everybody.push_back(r);
@@ -209,8 +210,8 @@ class policies_on_parts {
       plan const& planned,
       work const& does,
       std::optional<double>& reference) {
-    auto const traced = run_steps(planned, does, true);
-    auto const plain = run_steps(planned, does, false);
+    auto const traced = run_steps(planned, does, true, whole_gpu_);
+    auto const plain = run_steps(planned, does, false, whole_gpu_);
     if (!reference) reference = plain.wall;
     double most_work = 0;
     for (int r = 0; r < planned.problem().ranks(); ++r)
@@ -243,6 +244,7 @@ class policies_on_parts {
         traced.cost / cost_planned);
   }
 
+  bool whole_gpu_;
   int sms_ = 0;
   double transfer_ = 0;  // milliseconds
   report* to_;
@@ -253,12 +255,12 @@ class policies_on_parts {
 void run(choices const& chosen) {
   report into(chosen.markdown, chosen.json);
   if (chosen.act == "transfers") {
-    measure_transfers(into, chosen.is_short);
+    measure_transfers(into, chosen.is_short, chosen.whole_gpu);
   } else if (chosen.act == "issuing") {
     measure_issuing(into, chosen.is_short ? 3 : 50);
-    measure_graphs(into, chosen.is_short ? 3 : 20);
+    measure_graphs(into, chosen.is_short ? 3 : 20, chosen.whole_gpu);
   } else {
-    policies_on_parts policies(into);
+    policies_on_parts policies(into, chosen.whole_gpu);
     if (chosen.is_short) {
       policies.add(2, {2});
     } else {

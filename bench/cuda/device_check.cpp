@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the tests show on a model of CUDA, shown on a real device: parts of it, pipelines to the
-// bit, captured passes, faults. Exit status: 0 good, 1 something failed, 3 no device.
+// bit, captured passes, faults. Exit status: 0 good, 1 something failed, 3 no device, 77 skipped.
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/cuda/graph.hpp>
 #include <zbpp/cuda/partition.hpp>
@@ -198,17 +198,18 @@ int check_parts(bool is_short) {
   return check.all_good() ? 0 : 1;
 }
 
-int check_bits(bool is_short, int devices) {
+int check_bits(bool is_short, bool whole_gpu, int devices) {
   checks check;
   for (int const count : {2, 4, 8}) {
-    auto const parts = std::to_string(count) + " parts";
-    check("the same bits on " + parts, [&] {
-      cuda::partition const cut(0, count);
-      all_policies(count, {.devices = cut.devices()}, is_short);
+    auto const ranks =
+        std::to_string(count) + (whole_gpu ? " streams of the whole device" : " parts");
+    check("the same bits on " + ranks, [&] {
+      shared_gpu const gpu(count, whole_gpu);
+      all_policies(count, {.devices = gpu.devices()}, is_short);
     });
-    check("the same bits of captured passes on " + parts, [&] {
-      cuda::partition const cut(0, count);
-      all_policies(count, {.devices = cut.devices()}, is_short, true);
+    check("the same bits of captured passes on " + ranks, [&] {
+      shared_gpu const gpu(count, whole_gpu);
+      all_policies(count, {.devices = gpu.devices()}, is_short, true);
     });
   }
   check("the same bits on a whole device", [&] { all_policies(4, {}, is_short); });
@@ -253,9 +254,13 @@ int check_fault() {
   return check.all_good() ? 0 : 1;
 }
 
-int run(std::string_view act, bool is_short, int devices) {
+int run(std::string_view act, bool is_short, bool whole_gpu, int devices) {
+  if (act == "parts" && whole_gpu) {
+    std::cout << "the device is to stay whole (--whole-gpu)\n";
+    return 77;
+  }
   if (act == "parts") return check_parts(is_short);
-  if (act == "bits") return check_bits(is_short, devices);
+  if (act == "bits") return check_bits(is_short, whole_gpu, devices);
   return check_fault();
 }
 
@@ -263,10 +268,14 @@ int run(std::string_view act, bool is_short, int devices) {
 }  // namespace zbpp::bench
 
 int main(int count, char** arguments) {
-  std::string_view const act = count > 1 ? arguments[1] : "";
-  bool const is_short = count == 3 && std::string_view(arguments[2]) == "--short";
-  if ((act != "parts" && act != "bits" && act != "fault") || (count > 2 && !is_short)) {
-    std::cerr << "usage: device_check parts | bits | fault [--short]\n";
+  std::vector<std::string_view> given(arguments + 1, arguments + count);
+  // @return whether an option is given, which it takes out
+  auto const take = [&given](std::string_view option) { return std::erase(given, option) > 0; };
+  bool const is_short = take("--short");
+  bool const whole_gpu = take("--whole-gpu");
+  std::string_view const act = given.size() == 1 ? given.front() : "";
+  if (act != "parts" && act != "bits" && act != "fault") {
+    std::cerr << "usage: device_check parts | bits | fault [--short] [--whole-gpu]\n";
     return 2;
   }
   int devices = 0;
@@ -275,7 +284,7 @@ int main(int count, char** arguments) {
     return 3;
   }
   try {
-    return zbpp::bench::run(act, is_short, devices);
+    return zbpp::bench::run(act, is_short, whole_gpu, devices);
   } catch (std::exception const& failed) {
     std::cerr << "device_check: " << failed.what() << '\n';
     return 1;

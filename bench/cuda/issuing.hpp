@@ -7,7 +7,6 @@
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/cuda/graph.hpp>
-#include <zbpp/cuda/partition.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
@@ -142,20 +141,22 @@ inline void measure_issuing(report& into, int repeats) {
 
 /// Measures a step whose passes are many short kernels, launched one by one and as graphs: the
 /// median of `repeats`.
-inline void measure_graphs(report& into, int repeats) {
+/// @param whole_gpu  whether ranks share all of a GPU, and not parts of it
+inline void measure_graphs(report& into, int repeats, bool whole_gpu) {
   constexpr int ranks = 4;
   constexpr int kernels = 64;
   table& result = into.begin(
-      "Passes of 64 short kernels on 4 parts of one GPU, ZB-H1, 16 microbatches: medians of " +
-          std::to_string(repeats) + " steps",
+      "Passes of 64 short kernels of 4 ranks on " +
+          std::string(whole_gpu ? "one whole GPU" : "parts of one GPU") +
+          ", ZB-H1, 16 microbatches: medians of " + std::to_string(repeats) + " steps",
       {"passes",
        "host time per pass, us",
        "step by the clock, ms",
        "busy share of the issuing thread",
        "captures",
        "replays"});
-  cuda::partition const parts(0, ranks);
-  auto const devices = parts.devices();
+  shared_gpu const gpu(ranks, whole_gpu);
+  auto const& devices = gpu.devices();
   auto const does = arithmetic(devices, 100, kernels);
   auto const planned = make_plan(
       zb_h1{},

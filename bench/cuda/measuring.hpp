@@ -5,7 +5,9 @@
 #pragma once
 
 #include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/partition.hpp>
 #include <zbpp/cuda/rank_device.hpp>
+#include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
 
 #include <algorithm>
@@ -14,9 +16,46 @@
 #include <chrono>
 #include <cstddef>
 #include <ctime>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace zbpp::bench {
+
+/// Gives ranks the first GPU: each a part of it, or all of it on a stream of its own.
+class shared_gpu {
+ public:
+  /// @param is_whole  whether they share all of it
+  /// @throws error (bad_argument) when it makes fewer parts; (device_failed)
+  shared_gpu(int ranks, bool is_whole) {
+    if (!is_whole) {
+      cut(ranks);
+      return;
+    }
+    int multiprocessors = 0;
+    cuda::check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
+    for (int r = 0; r < ranks; ++r)
+      devices_.push_back(
+          {.device = 0,
+           .compute = streams_.emplace_back(cuda::stream_priority::usual).view(),
+           .sm_count = multiprocessors});
+  }
+
+  /// @return one per rank
+  [[nodiscard]] std::vector<cuda::rank_device> const& devices() const { return devices_; }
+
+ private:
+  void cut(int parts) try {
+    parts_.emplace(0, parts);
+    devices_ = parts_->devices();
+  } catch (error const& cannot) {
+    throw error(cannot.code(), std::string(cannot.what()) + "; --whole-gpu goes on without parts");
+  }
+
+  std::optional<cuda::partition> parts_;
+  std::vector<cuda::stream> streams_;
+  std::vector<cuda::rank_device> devices_;
+};
 
 inline constexpr std::array kinds{
     pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight};

@@ -35,6 +35,7 @@ read_arguments() {
   limit=
   dry=no
   as_built=no
+  whole=
   while [ $# -gt 0 ]; do
     value=${2:-}
     case $1 in
@@ -58,13 +59,13 @@ read_arguments() {
         esac
         limit=$value
         ;;
-      --dry | --as-built) ;;
+      --dry | --as-built | --whole-gpu) ;;
       *)
         case " $all_groups " in
           *" $1 "*) groups="$groups $1" ;;
           *)
             stop 2 "gpu takes --arch LIST, --boost DIR, --build DIR, --results DIR, --limit SECONDS," \
-              "--dry, --as-built and groups ($all_groups), not '$1'"
+              "--dry, --as-built, --whole-gpu and groups ($all_groups), not '$1'"
             ;;
         esac
         ;;
@@ -72,6 +73,7 @@ read_arguments() {
     case $1 in
       --dry) dry=yes ;;
       --as-built) as_built=yes ;;
+      --whole-gpu) whole=--whole-gpu ;;
       --*) shift ;;
     esac
     shift
@@ -478,16 +480,18 @@ group_device() {
   part 11_many_gpus 60 11_many_gpus
   # Splitting is wanted: nothing, or one word.
   # shellcheck disable=SC2086
-  part device_parts 120 device_check parts $short
+  part device_parts 120 device_check parts $short $whole
   # shellcheck disable=SC2086
-  part device_bits 200 device_check bits $short
+  part device_bits 200 device_check bits $short $whole
   part device_fault 60 device_check fault
-  figures transfers 100 bench_cuda transfers
-  figures issuing 120 bench_cuda issuing
+  figures transfers 100 bench_cuda transfers $whole
+  figures issuing 120 bench_cuda issuing $whole
 }
 
 group_plan() {
-  figures plan 540 bench_cuda plan
+  # Splitting is wanted: nothing, or one word.
+  # shellcheck disable=SC2086
+  figures plan 540 bench_cuda plan $whole
 }
 
 group_nccl() {
@@ -520,6 +524,7 @@ group_trainer() {
   if [ "$dry" = yes ]; then
     steps="--steps 2 --width 16 --heads 2 --context 8 --batch 2 --layers 5 --microbatches 4 --text $text"
   fi
+  steps="$steps $whole"
   # Splitting is wanted: one word is one argument.
   # shellcheck disable=SC2086
   {
@@ -548,7 +553,9 @@ group_sanitizer() {
     name=$tool
     seconds=250
     if can_run "$tool" device_check; then
-      run_part compute-sanitizer --tool "$tool" --error-exitcode 9 "$path" bits --short
+      # Splitting is wanted: nothing, or one word.
+      # shellcheck disable=SC2086
+      run_part compute-sanitizer --tool "$tool" --error-exitcode 9 "$path" bits --short $whole
     fi
   done
 }

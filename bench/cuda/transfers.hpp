@@ -38,14 +38,15 @@ class company {
   work does_;
 };
 
-/// Measures messages from the first part of four to the last.
-inline void measure_transfers(report& into, bool is_short) {
+/// Measures messages from the first rank of four to the last.
+/// @param whole_gpu  whether ranks share all of a GPU, and not parts of it
+inline void measure_transfers(report& into, bool is_short, bool whole_gpu) {
   table& result = into.begin(
-      "A message from part to part of one GPU, from the end of a pass to the start of the next",
+      "A message from " + std::string(whole_gpu ? "rank to rank" : "part to part") +
+          " of one GPU, from the end of a pass to the start of the next",
       {"nothing else runs, us", "two parts compute, us"});
-  constexpr int parts = 4;
-  cuda::partition const cut(0, parts);
-  auto const devices = cut.devices();
+  shared_gpu const gpu(4, whole_gpu);
+  auto const& devices = gpu.devices();
   auto const alone = measure_transfer(devices);
   company const computes(devices, {1, 2}, is_short ? 2 : 100);
   auto const busy = measure_transfer(devices);

@@ -37,6 +37,7 @@ struct options {
   bool names_ranks = false;      ///< whether the user chose their number
   bool one_device_each = false;  ///< else all ranks are on one device, each on its part
   bool partitions = false;       ///< whether the user said so
+  bool whole_gpu = false;        ///< whether those on one device share all of it
   std::vector<zbpp::step_kind> kinds = {
       zbpp::step_kind::unchecked};  ///< each policy runs with each
   std::vector<std::string> policies = {"one_f_one_b", "zb_h1", "zb_v", "greedy_auto"};
@@ -143,6 +144,13 @@ inline void add_options(CLI::App& app, options& o) {
          o.partitions,
          "Give each rank a part of one GPU, a green context; the default")
       ->excludes(devices);
+  app.add_flag(
+         "--whole-gpu",
+         o.whole_gpu,
+         "Let the ranks share one GPU as a whole, each on a stream, where it cannot be cut into "
+         "parts")
+      ->excludes("--devices")
+      ->excludes("--partition");
   add_number("--microbatches", o.how.microbatches, 1, 1024, "Microbatches of a step");
   app.add_option("--policy", o.policies, "Policies to run, by name")
       ->transform(policy_name())
@@ -226,7 +234,8 @@ inline void check_transport(CLI::App const& app, transport by) {
       refuse(option, " is for --transport nccl, where each rank is a process");
   } else {
     refuse("--devices", ": with --transport nccl each rank has a GPU anyway; leave it out");
-    refuse("--partition", ": with --transport nccl each rank has a whole GPU; leave it out");
+    for (auto const* const option : {"--partition", "--whole-gpu"})
+      refuse(option, ": with --transport nccl each rank has a whole GPU; leave it out");
   }
 }
 

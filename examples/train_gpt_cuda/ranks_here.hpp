@@ -18,7 +18,7 @@ class ranks_here {
  public:
   /// @param o  outlives the object
   /// @throws zbpp::error when there are too few devices or multiprocessors, or (device_failed)
-  explicit ranks_here(options const& o) : o_(&o), where_(o.ranks, o.one_device_each) {}
+  explicit ranks_here(options const& o) : o_(&o), where_(o.ranks, o.one_device_each, o.whole_gpu) {}
 
   /// @return whether this process tells the user
   [[nodiscard]] static constexpr bool tells() { return true; }

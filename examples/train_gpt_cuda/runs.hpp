@@ -35,18 +35,19 @@ inline void tell_fallback(std::string const& line) {
 /// Owns the streams of the ranks of this process.
 class rank_devices {
  public:
-  /// @param one_device_each  else ranks share the current device, in equal parts
+  /// @param one_device_each  else ranks share the current device
+  /// @param whole_gpu        whether they share all of it, and not equal parts
   /// @throws zbpp::error when there are too few devices or multiprocessors, or (device_failed)
-  rank_devices(int ranks, bool one_device_each) {
+  rank_devices(int ranks, bool one_device_each, bool whole_gpu) {
     int current = 0;
     zbpp::cuda::check(cudaGetDevice(&current));
-    if (!one_device_each && ranks > 1) {
-      parts_.emplace(current, ranks);
-      devices_ = parts_->devices();
+    if (!one_device_each && !whole_gpu && ranks > 1) {
+      cut(current, ranks);
       return;
     }
     devices_ = zbpp::cuda::one_device_per_rank(ranks);
-    if (!one_device_each) devices_.front().device = current;
+    if (!one_device_each)
+      for (auto& device : devices_) device.device = current;
     own_streams();
   }
   /// Gives the rank of a process all of a device.
@@ -57,6 +58,13 @@ class rank_devices {
   [[nodiscard]] std::vector<zbpp::cuda::rank_device> const& all() const { return devices_; }
 
  private:
+  void cut(int device, int parts) try {
+    parts_.emplace(device, parts);
+    devices_ = parts_->devices();
+  } catch (zbpp::error const& cannot) {
+    throw zbpp::error(
+        cannot.code(), std::string(cannot.what()) + "; --whole-gpu lets ranks share all of it");
+  }
   void own_streams() {
     for (auto& device : devices_) {
       zbpp::cuda::device_guard const here(device.device);

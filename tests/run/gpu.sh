@@ -285,6 +285,12 @@ gpu 0 "$with_gpu" --as-built trainer plan
 never_called 'cmake --'
 ls "$scratch"/results/*-gpu-nvidia-fake-100-trainer-plan.md >/dev/null || fail "another name"
 
+case="a GPU that stays whole"
+gpu 0 "$with_gpu" --as-built --whole-gpu device trainer
+called 'device_check bits --whole-gpu rank none'
+called 'bench_cuda issuing --whole-gpu --json'
+called 'train_gpt_cuda --check --steps 20 --whole-gpu rank none'
+
 case="programs that fail and hang"
 FAILING='device_check nccl_check'
 HANGING='10_one_gpu 12_gpu_processes'
