@@ -256,6 +256,9 @@ void run(choices const& chosen) {
   report into(chosen.markdown, chosen.json);
   if (chosen.act == "transfers") {
     measure_transfers(into, chosen.is_short, chosen.whole_gpu);
+    int devices = 0;
+    cuda::check(cudaGetDeviceCount(&devices));
+    measure_peer_copies(into, devices, chosen.is_short);
   } else if (chosen.act == "issuing") {
     measure_issuing(into, chosen.is_short ? 3 : 50);
     measure_graphs(into, chosen.is_short ? 3 : 20, chosen.whole_gpu);

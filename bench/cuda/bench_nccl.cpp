@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a channel over NCCL takes by the size of messages: to oneself, or between the two processes
-// of a run, each way on a communicator and a stream of its own, as `nccl::ranks` has them; and how
-// many multiprocessors a receive holds while it waits. `./run gpu` starts it. Exit status: 0 good,
-// 1 something failed, 2 wrong arguments, 3 no device.
+// of a run, each way on a communicator and a stream of its own, as `nccl::ranks` has them; what a
+// message of a pipeline takes by copies and by NCCL; and how many multiprocessors a receive holds
+// while it waits. `./run gpu` starts it. Exit status: 0 good, 1 something failed, 2 wrong
+// arguments, 3 no device.
 #include <zbpp/asio/rendezvous.hpp>
+#include <zbpp/model/problem.hpp>
 #include <zbpp/nccl/communicator.hpp>
+#include <zbpp/nccl/measure_transfers.hpp>
+#include <zbpp/nccl/settings.hpp>
 
 #include <algorithm>
 #include <bench/cuda/arguments.hpp>
@@ -13,6 +17,7 @@
 #include <bench/cuda/measuring.hpp>
 #include <bench/cuda/ranks.hpp>
 #include <bench/cuda/report.hpp>
+#include <bench/cuda/shared_id.hpp>
 #include <bench/cuda/work.hpp>
 #include <chrono>
 #include <cstddef>
@@ -119,12 +124,6 @@ std::vector<std::string> columns(std::string const& latency) {
       "that in GB/s"};
 }
 
-ncclUniqueId new_id() {
-  ncclUniqueId id;
-  nccl::check(ncclGetUniqueId(&id));
-  return id;
-}
-
 void to_oneself(report& into, sizes const& all) {
   table& result = into.begin(
       "NCCL, one rank to itself, on one GPU", columns("from the calls to the arrival, us"));
@@ -156,15 +155,6 @@ void to_oneself(report& into, sizes const& all) {
       into.save();
     }
   }
-}
-
-// Both ranks call it; rank 0 makes the id.
-ncclUniqueId shared_id(asio::rendezvous& run) {
-  ncclUniqueId id{};
-  if (run.rank() == 0) id = new_id();
-  auto const told = run.broadcast(std::as_bytes(std::span(&id, 1)), 0);
-  std::memcpy(&id, told.data(), sizeof id);
-  return id;
 }
 
 // The two directions of a pair, seen from one rank.
@@ -278,6 +268,36 @@ void waiting_receive(asio::rendezvous& run, report& into, sizes const& all) {
   }
 }
 
+// What a message of a pipeline takes, by copies, the counters that order them included, and by
+// NCCL.
+void messages_of_pipelines(asio::rendezvous& run, report& into, bool is_short) {
+  table& result = into.begin(
+      "A message of a pipeline, from one process to another", {"carried by", "bytes", "us"});
+  for (bool const peer_copies : {true, false})
+    for (bytes const size : {bytes{256}, bytes{is_short ? 65536 : 16 << 20}}) {
+      problem const sends(
+          placement::linear(2),
+          2,
+          stage_costs{.forward = 1, .backward_input = 1, .backward_weight = 1, .edge = size});
+      bool falls_back = !peer_copies;
+      nccl::ranks_settings settings;
+      settings.peer_copies = peer_copies;
+      settings.on_fallback = [&falls_back](std::string const& line) {
+        falls_back = true;
+        std::cerr << line << '\n';
+      };
+      auto const costs = nccl::measure_transfers(run, sends, settings);
+      auto const told = run.all_gather(std::as_bytes(std::span(&falls_back, 1)));
+      bool const by_nccl = std::ranges::any_of(
+          told, [](auto const& of_rank) { return of_rank.front() != std::byte{0}; });
+      result.add(
+          {std::string(by_nccl ? "NCCL" : "copies"),
+           std::int64_t{size},
+           1e-3 * static_cast<double>(costs(0, 1, size))});
+      into.save();
+    }
+}
+
 // One of two processes; rank 0 writes for both.
 void pair(choices const& chosen) {
   run_as_rank({}, false, [&](asio::rendezvous& run) {
@@ -287,6 +307,7 @@ void pair(choices const& chosen) {
     bool const writes = run.rank() == 0;
     report into(writes ? chosen.markdown : "", writes ? chosen.json : "");
     auto const all = sizes_of(chosen.is_short);
+    messages_of_pipelines(run, into, chosen.is_short);
     waiting_receive(run, into, all);  // the shorter one first
     between_two(run, into, all);
     if (writes) into.write_markdown(std::cout);

@@ -11,11 +11,13 @@
 #include <algorithm>
 #include <array>
 #include <bench/cuda/ranks.hpp>
+#include <bench/cuda/shared_id.hpp>
 #include <bench/cuda/toy.hpp>
 #include <chrono>
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -26,7 +28,7 @@
 namespace zbpp::bench {
 namespace {
 
-constexpr int steps = 3;
+constexpr int steps = 6;  // of those that are replayed, the first are issued and captured
 constexpr std::chrono::seconds stall_limit{20};
 
 void expect(bool good, std::string const& what) {
@@ -84,27 +86,70 @@ class stopping_stage {
   std::function<void()> stops_;
 };
 
-plan plan_of(std::string_view policy, int ranks) {
+plan plan_of(std::string_view policy, int ranks, lower_options const& lowering = {}) {
   bool const is_v = policy == "zb_v";
   auto const where = is_v ? placement::v_shape(ranks) : placement::linear(ranks);
-  return make_plan(find_policy(builtin_policies(), policy), toy::problem_of(where, 4 * ranks));
+  return make_plan(
+      find_policy(builtin_policies(), policy), toy::problem_of(where, 4 * ranks), lowering);
 }
 
-// By NCCL alone, or by copies where ranks reach each other.
-void train(asio::rendezvous& run, std::string_view policy, bool peer_copies) {
-  auto const planned = plan_of(policy, run.ranks());
+// Whether CUDA says of the devices of two ranks that they reach each other; all are on one host.
+bool reach_each_other(int rank, int other) {
+  int devices = 0;
+  cuda::check(cudaGetDeviceCount(&devices));
+  int can = 1;
+  if (rank % devices != other % devices)
+    cuda::check(cudaDeviceCanAccessPeer(&can, rank % devices, other % devices));
+  return can != 0;
+}
+
+// Copies are to carry the messages between neighbours that reach each other; else a line says why
+// they do not.
+void expect_copies(int rank, int ranks, std::vector<std::string> const& fallbacks) {
+  for (int const other : {rank - 1, rank + 1})
+    if (other >= 0 && other < ranks && !reach_each_other(rank, other)) return;
+  expect(fallbacks.empty(), fallbacks.empty() ? "" : fallbacks.front());
+}
+
+// Takes steps, as many at once as the settings say. @return their losses, where they are here
+template <class Pipeline>
+std::vector<double> losses_of(Pipeline& pipe, int steps_at_once) {
+  std::vector<double> all;
+  auto const add = [&all](step_result const& of) {
+    all.insert(all.end(), of.losses.begin(), of.losses.end());
+  };
+  std::optional<started_step<Pipeline>> before;
+  for (int i = 0; i < steps; ++i) {
+    if (steps_at_once == 1) {
+      add(pipe.step());
+      continue;
+    }
+    auto now = pipe.step_async();
+    if (before) add(before->get());
+    before.emplace(std::move(now));
+  }
+  if (before) add(before->get());
+  return all;
+}
+
+void train(
+    asio::rendezvous& run,
+    std::string_view policy,
+    nccl::ranks_settings settings,
+    lower_options const& lowering = {}) {
+  auto const planned = plan_of(policy, run.ranks(), lowering);
   auto const& what = planned.problem();
   auto const own = what.placement().stages_of(run.rank());
   std::vector<toy::sum> sums(own.size());
   std::vector<toy::stage> stages;
   for (std::size_t i = 0; i < own.size(); ++i) stages.emplace_back(own[i], sums[i].get());
+  std::vector<std::string> fallbacks;
+  settings.on_fallback = [&](std::string const& line) { fallbacks.push_back(line); };
   toy::outcome found;
   {
-    nccl::ranks_settings settings;
-    settings.peer_copies = peer_copies;
     pipeline pipe{planned, nccl::ranks(run, settings), stages};
-    for (int i = 0; i < steps; ++i)
-      for (double const loss : pipe.step().losses) found.losses.push_back(loss);
+    expect_copies(run.rank(), run.ranks(), fallbacks);
+    found.losses = losses_of(pipe, settings.steps_at_once);
   }
   auto const right = toy::expected(what.stages(), what.microbatches(), steps);
   for (std::size_t i = 0; i < own.size(); ++i)
@@ -113,6 +158,38 @@ void train(asio::rendezvous& run, std::string_view policy, bool peer_copies) {
         planned.policy() + ": stage " + std::to_string(own[i]) + " gave other bits");
   if (what.placement().rank_of(what.stages() - 1) == run.rank())
     expect(found.losses == right.losses, planned.policy() + ": other losses");
+}
+
+void train_all(
+    asio::rendezvous& run,
+    nccl::ranks_settings const& settings,
+    lower_options const& lowering = {}) {
+  for (auto const* policy : {"one_f_one_b", "zb_h1", "zb_v"})
+    train(run, policy, settings, lowering);
+}
+
+// By NCCL alone, and by copies where ranks reach each other.
+void train_both_ways(
+    asio::rendezvous& run, nccl::ranks_settings settings, lower_options const& lowering = {}) {
+  for (bool const peer_copies : {false, true}) {
+    settings.peer_copies = peer_copies;
+    train_all(run, settings, lowering);
+  }
+}
+
+// All messages over one communicator, which the program has made.
+void train_adopted(asio::rendezvous& run) {
+  int version = 0;
+  nccl::check(ncclGetVersion(&version));
+  if (version < 22807) {
+    std::printf("NCCL is older than 2.28.7, with which no communicator is adopted\n");
+    return;
+  }
+  nccl::communicator const all(shared_id(run), run.ranks(), run.rank(), {.name = "all"});
+  all.wait(nccl::limited_pause(stall_limit, "the communicator does not get ready"));
+  nccl::ranks_settings settings;
+  settings.adopted = all.get();
+  train(run, "gpipe", settings, {.layout = channel_layout::one_per_rank});
 }
 
 // Every rank that lives has to learn of the failure, in time, and who failed.
@@ -149,12 +226,22 @@ void stop(asio::rendezvous& run, bool kills, bool peer_copies) {
 void take_part(std::string_view act) {
   asio::rendezvous_settings settings;
   settings.stall_deadline = stall_limit;
-  run_as_rank(settings, act != "train", [&](asio::rendezvous& run) {
-    if (act == "train") {
-      for (auto const* policy : {"one_f_one_b", "zb_h1", "zb_v"})
-        for (bool const peer_copies : {false, true}) train(run, policy, peer_copies);
-    } else {
+  bool const fails = act.starts_with("throw") || act.starts_with("kill");
+  lower_options const in_one_order{.layout = channel_layout::one_per_rank};
+  run_as_rank(settings, fails, [&](asio::rendezvous& run) {
+    if (fails) {
       stop(run, act.starts_with("kill"), act.ends_with("_copies"));
+    } else if (act == "train") {
+      train_both_ways(run, {});
+    } else if (act == "one_queue") {
+      train_both_ways(run, {}, in_one_order);
+    } else if (act == "replay") {
+      for (int const at_once : {1, 2})
+        train_all(run, {.replay = cuda::replay::step, .steps_at_once = at_once}, in_one_order);
+    } else if (act == "at_once") {
+      train_both_ways(run, {.steps_at_once = 2});
+    } else {
+      train_adopted(run);
     }
   });
 }
@@ -164,10 +251,22 @@ void take_part(std::string_view act) {
 
 int main(int count, char** arguments) {
   std::string_view const act = count == 2 ? arguments[1] : "";
-  constexpr std::array acts{"self", "train", "throw", "kill", "throw_copies", "kill_copies"};
+  constexpr std::array acts{
+      "self",
+      "train",
+      "one_queue",
+      "replay",
+      "at_once",
+      "adopted",
+      "throw",
+      "kill",
+      "throw_copies",
+      "kill_copies"};
   if (std::ranges::find(acts, act) == acts.end()) {
     std::fputs(
-        "usage: nccl_check self | train | throw | kill | throw_copies | kill_copies\n", stderr);
+        "usage: nccl_check self | train | one_queue | replay | at_once | adopted | throw | kill |\n"
+        "                  throw_copies | kill_copies\n",
+        stderr);
     return 2;
   }
   int devices = 0;

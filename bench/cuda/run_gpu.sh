@@ -483,6 +483,15 @@ group_device() {
   part device_parts 120 device_check parts $short $whole
   # shellcheck disable=SC2086
   part device_bits 200 device_check bits $short $whole
+  # What is set for all programs otherwise: main says why.
+  CUDA_DEVICE_MAX_CONNECTIONS=1
+  # shellcheck disable=SC2086
+  part device_bits_one_queue 60 device_check bits --short $whole
+  CUDA_DEVICE_MAX_CONNECTIONS=32
+  CUDA_MODULE_LOADING=LAZY
+  # shellcheck disable=SC2086
+  part device_bits_lazy_loading 60 device_check bits --short $whole
+  CUDA_MODULE_LOADING=EAGER
   part device_fault 60 device_check fault
   figures transfers 100 bench_cuda transfers $whole
   figures issuing 120 bench_cuda issuing $whole
@@ -501,6 +510,15 @@ group_nccl() {
   figures nccl_to_itself 60 bench_nccl self
   processes 12_gpu_processes 2 60 12_gpu_processes
   processes "nccl train" 2 100 nccl_check train
+  for act in replay at_once adopted; do
+    processes "nccl $act" 2 60 nccl_check "$act"
+  done
+  CUDA_DEVICE_MAX_CONNECTIONS=1
+  processes "nccl one_queue" 2 60 nccl_check one_queue
+  CUDA_DEVICE_MAX_CONNECTIONS=32
+  CUDA_MODULE_LOADING=LAZY
+  processes "nccl lazy_loading" 2 60 nccl_check train
+  CUDA_MODULE_LOADING=EAGER
   # Splitting is wanted: nothing, or one word.
   # shellcheck disable=SC2086
   processes nccl_pair 2 120 bench_nccl pair $short --json "$logs/figures-nccl_pair.json" \

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What messages between the parts of one GPU take, which are handed over whatever their size: while
-// nothing else runs, and while the other parts compute.
+// nothing else runs, and while the other parts compute. And what copies to other GPUs take.
 #pragma once
 
-#include <zbpp/cuda/partition.hpp>
+#include <zbpp/cuda/detail/peer_access.hpp>
+#include <zbpp/cuda/handles.hpp>
 
 #include <bench/cuda/measuring.hpp>
 #include <bench/cuda/report.hpp>
 #include <bench/cuda/work.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -52,6 +56,41 @@ inline void measure_transfers(report& into, bool is_short, bool whole_gpu) {
   auto const busy = measure_transfer(devices);
   result.add({1e3 * alone, 1e3 * busy});
   into.save();
+}
+
+/// Measures copies from the first device to each other one, as messages between GPUs of a process
+/// go: directly where that is possible.
+inline void measure_peer_copies(report& into, int devices, bool is_short) {
+  if (devices < 2) return;
+  table& result = into.begin(
+      "A copy from device 0 to another one", {"device", "way", "256 bytes, us", "large, GB/s"});
+  auto const large = std::size_t{1} << (is_short ? 16 : 28);
+  for (int to = 1; to < devices; ++to) {
+    std::string way = "direct, if CUDA can";
+    cuda::detail::peer_access access([&way](std::string const& line) { way = line; });
+    access.open(0, to);
+    device_memory const from(large);
+    cuda::device_guard const there(to);
+    device_memory const received(large);
+    cuda::stream const on(cuda::stream_priority::highest);
+    cuda::event const begin(cuda::event_kind::timing);
+    cuda::event const end(cuda::event_kind::timing);
+    // One of many in a row, in milliseconds.
+    auto const time_of = [&](std::size_t size) {
+      constexpr int copies = 20;
+      for (int i = 0; i <= copies; ++i) {
+        if (i == 1) on.view().record(begin);  // the first one warms up
+        cuda::check(cudaMemcpyPeerAsync(received.get(), to, from.get(), 0, size, on.view().get()));
+      }
+      on.view().record(end);
+      on.view().synchronize();
+      return between(begin, end) / copies;
+    };
+    auto const small = time_of(256);
+    result.add(
+        {std::int64_t{to}, way, 1e3 * small, static_cast<double>(large) / time_of(large) * 1e-6});
+    into.save();
+  }
 }
 
 }  // namespace zbpp::bench
