@@ -3,11 +3,16 @@
 // Optimizer steps of ranks that are processes to each other: NCCL moves their messages, and sockets
 // what they tell each other of gradients.
 #include <zbpp/analysis/plan.hpp>
+#include <zbpp/asio/progress.hpp>
+#include <zbpp/cuda/device_context.hpp>
+#include <zbpp/nccl/detail/device_progress.hpp>
 #include <zbpp/nccl/ranks.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
+#include <support/checked_gpus.hpp>
+#include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_steps.hpp>
 #include <support/cuda_training.hpp>
 #include <support/nccl_ranks_toy.hpp>
@@ -81,6 +86,23 @@ gpu_steps::outcome train_on_ranks(plan const& planned, gpu_steps::trouble const&
 }
 
 }  // namespace
+
+TEST_CASE("the next step of a run begins when the passes before are done, and counted", "[nccl]") {
+  for (auto const order : {model::mode::lazy, model::mode::random}) {
+    checked_gpus const gpus({.seed = run_seed(), .order = order});
+    zbpp::cuda::device_context const context({}, 1, {}, {});
+    nccl::detail::device_progress progress(3);
+    zbpp::asio::progress_board board;
+    for (int mb = 0; mb < 3; ++mb) {
+      progress.begin(context.compute(), {zbpp::pass_kind::forward, 0, mb});
+      zbpp::cuda::check(model::launch(context.compute(), "pass", {}, {}));
+      progress.end(context.compute());
+    }
+    progress.begin_step(context, board);
+    CHECK(model::pending() == 0);
+    CHECK(board.read().passes_started == 3);
+  }
+}
 
 TEST_CASE("ranks with sockets and NCCL between them agree on steps", "[nccl]") {
   auto seed = run_seed() + 1000;
