@@ -83,12 +83,32 @@ void perturb(parameter_set& p, std::uint64_t seed) {
   }
 }
 
-/// Puts what belongs to queries, keys and values in the order of the model on the device, where a
-/// head's three are neighbours: [heads, 3, head] instead of train_gpt's [3, heads, head].
+/// Puts values of train_gpt where the pieces of that part and name lie on the device.
+std::vector<float> placed(
+    weights const& there, parameter_set const& here, std::span<float const> from) {
+  std::vector<float> to(there.size());
+  for (auto const& e : there.entries()) {
+    auto const piece = std::ranges::find_if(here.entries(), [&e](parameter_set::entry const& of) {
+      return of.part == e.part && of.name == e.name && of.at.size == e.at.size;
+    });
+    if (piece == here.entries().end())
+      throw setting_error("train_gpt has no " + std::string(e.name) + " of that size");
+    std::copy_n(from.data() + piece->at.offset, e.at.size, to.data() + e.at.offset);
+  }
+  return to;
+}
+
+/// The same, and puts what belongs to queries, keys and values in the order of the model on the
+/// device, where a head's three are neighbours: [heads, 3, head] instead of train_gpt's
+/// [3, heads, head].
 std::vector<float> by_heads(
-    shape const& s, std::span<parameter_set::entry const> pieces, std::span<float const> from) {
-  std::vector<float> to(from.begin(), from.end());
-  for (auto const& e : pieces) {
+    shape const& s,
+    weights const& there,
+    parameter_set const& here,
+    std::span<float const> values) {
+  auto const from = placed(there, here, values);
+  auto to = from;
+  for (auto const& e : there.entries()) {
     if (!e.name.starts_with("qkv")) continue;
     auto const row = e.at.size / (3 * s.width);  // of a weight; a bias has one element a row
     for (index which = 0; which < 3; ++which)
@@ -109,13 +129,12 @@ int compare_gradients(both const& how, text const& on, zbpp::cuda::stream_ref st
   sequential_trainer trainer(how.here, on, place_of(stream));
   auto const& p = trainer.model().parameters();
   auto const first = p.values(stream);
-  auto const wanted = expected.values();
-  if (!std::equal(first.begin(), first.end(), wanted.begin(), wanted.end())) {
+  if (first != placed(p, expected, expected.values())) {
     std::printf("the first parameters are not those of train_gpt\n");
     ++faults;
   }
   perturb(expected, how.there.seed);
-  p.assign(stream, by_heads(how.here.model, expected.entries(), expected.values()));
+  p.assign(stream, by_heads(how.here.model, p, expected, expected.values()));
   auto const loss = accumulate_gradients(fp32, how.there, on, 0, [] {});
   auto const off_loss = std::abs(trainer.accumulate([] {}) - loss) / loss;
   if (!(off_loss <= loss_bound)) {
@@ -123,9 +142,9 @@ int compare_gradients(both const& how, text const& on, zbpp::cuda::stream_ref st
     ++faults;
   }
   auto const found = p.gradients(stream);
-  auto const right = by_heads(how.here.model, expected.entries(), expected.gradients());
+  auto const right = by_heads(how.here.model, p, expected, expected.gradients());
   double worst = 0.0;
-  for (auto const& e : expected.entries()) {
+  for (auto const& e : p.entries()) {
     auto const off = distance(found.data() + e.at.offset, right.data() + e.at.offset, e.at.size);
     worst = std::max(worst, off);
     if (off <= gradient_bound) continue;  // a nan is a fault as well
@@ -147,8 +166,9 @@ int compare_losses(both const& how, text const& on, zbpp::cuda::stream_ref strea
   gpt::sequential_trainer fp32(how.there, on);
   sequential_trainer trainer(how.here, on, place_of(stream));
   auto const first_values = whole_model(how.there.model, 1, how.there.seed);
-  auto const& p = first_values.parameters();
-  trainer.model().parameters().assign(stream, by_heads(how.here.model, p.entries(), p.values()));
+  auto const& p = trainer.model().parameters();
+  auto const& wanted = first_values.parameters();
+  p.assign(stream, by_heads(how.here.model, p, wanted, wanted.values()));
   double worst = 0.0;
   double first = 0.0;
   double last = 0.0;
