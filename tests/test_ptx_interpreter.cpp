@@ -284,7 +284,8 @@ TEST_CASE("a wrong mask is found") {
       "wait for each other");
 }
 
-TEST_CASE("what cannot be computed or is not known is refused with its line") {
+TEST_CASE("what cannot be computed, does not end or is not known is refused with its line") {
+  check_fault(run("again:\n  bra again;\n", {1, 1}), "lane 0, line 13: does not end");
   check_fault(run("div.u32 %r2, %r1, 0;\n"), "line 12: divides by 0");
   CHECK_THROWS_WITH(with_body("brev.b32 %r2, %r1;\n"), "line 12: the interpreter has no brev.b32");
   CHECK_THROWS_WITH(with_body("bra nowhere;\n"), "line 14: there is no label nowhere");

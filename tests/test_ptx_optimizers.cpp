@@ -113,7 +113,7 @@ struct layers {
 };
 
 std::vector<std::vector<std::int64_t>> const all_sizes{
-    {1}, {0, 3, 0}, {31, 33, 257}, {4096}, {4097, 1, 5000}, {255, 256, 4095, 12289}};
+    {1}, {0, 3, 0}, {31, 33, 257}, {4096}, {4097, 1, 5000}, {255, 256, 4095, 12289}, {100003}};
 
 // Calls `check(layers)` for layers whose tiles were made.
 template <class Check>

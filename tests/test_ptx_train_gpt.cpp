@@ -37,7 +37,8 @@ std::vector<shape> const shapes{
     {40, 520, 1},
     {8, 768, 4},
     {16, 1032, 1},
-    {64, 64, 2}};
+    {64, 64, 2},
+    {32, 4104, 1}};
 
 // Memory of a device, and the kernels that work on it.
 class device {

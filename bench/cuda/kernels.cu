@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernel_values.hpp"
 #include "kernels.hpp"
 
 #include <cuda_bf16.h>
@@ -37,26 +38,17 @@ __global__ void burn_and_note_kernel(int rounds, unsigned* multiprocessor) {
 __global__ void fill_bf16_kernel(__nv_bfloat16* values, std::size_t count, std::uint32_t seed) {
   auto const stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
   for (auto i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
-       i += stride) {
-    auto bits = static_cast<std::uint32_t>(i) * 2654435761U + seed;
-    bits ^= bits >> 15;
-    bits *= 2246822519U;
-    bits ^= bits >> 13;
-    values[i] = __float2bfloat16(static_cast<float>(bits >> 8) * 0x1p-23F - 1);
-  }
+       i += stride)
+    values[i] = __float2bfloat16(filled(i, seed));
 }
 
 __global__ void scale_kernel(float* to, float const* from, float factor, float addend, int count) {
   int const i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i >= count) return;
-  float const value = from == nullptr ? static_cast<float>(i) : from[i];
-  to[i] = __fadd_rn(__fmul_rn(factor, value), addend);
+  if (i < count) to[i] = scaled(from, factor, addend, i);
 }
 
 __global__ void fold_kernel(float* to, float const* x, float const* g, int count) {
-  float sum = *to;
-  for (int i = 0; i < count; ++i) sum = __fadd_rn(__fmul_rn(sum, 0.5F), __fmul_rn(x[i], g[i]));
-  *to = sum;
+  *to = folded(*to, x, g, count);
 }
 
 __global__ void fault_kernel(int volatile* nowhere) { *nowhere = 1; }

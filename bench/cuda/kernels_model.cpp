@@ -3,6 +3,7 @@
 // The same kernels for the tests' model of CUDA, so that the programs of this folder can be tried
 // where there is no GPU; at the end of a program it says what was wrong. Times are those that the
 // model is told here: they say nothing about any GPU.
+#include "kernel_values.hpp"
 #include "kernels.hpp"
 
 #include <support/cuda_model/cuda_model.hpp>
@@ -79,23 +80,14 @@ cudaError_t scale(
   if (from != nullptr) reads.push_back(floats(from, count));
   std::vector<model::range> const writes{floats(to, count)};
   return model::launch(on, "scale", reads, writes, [=] {
-    for (int i = 0; i < count; ++i) {
-      float const product = factor * (from == nullptr ? static_cast<float>(i) : from[i]);
-      to[i] = product + addend;
-    }
+    for (int i = 0; i < count; ++i) to[i] = scaled(from, factor, addend, i);
   });
 }
 
 cudaError_t fold(cudaStream_t on, float* to, float const* x, float const* g, int count) {
   return model::launch(
       on, "fold", {floats(to, 1), floats(x, count), floats(g, count)}, {floats(to, 1)}, [=] {
-        float sum = *to;
-        for (int i = 0; i < count; ++i) {
-          float const halved = sum * 0.5F;
-          float const product = x[i] * g[i];
-          sum = halved + product;
-        }
-        *to = sum;
+        *to = folded(*to, x, g, count);
       });
 }
 

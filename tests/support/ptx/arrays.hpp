@@ -91,6 +91,7 @@ class arrays {
  private:
   // 256 bytes as cudaMalloc aligns, and as many after the array that belong to none.
   static constexpr std::size_t apart = 256;
+  static constexpr std::byte unwritten{1};  // as comparisons may read a bool there
 
   struct one {
     std::vector<std::byte> room;
@@ -125,7 +126,7 @@ class arrays {
     static_assert(std::is_trivially_copyable_v<Value>);
     auto made = std::make_unique<one>();
     auto const bytes = count * sizeof(Value);
-    made->room.resize(bytes + 2 * apart, std::byte{0xa5});
+    made->room.resize(bytes + 2 * apart, unwritten);
     void* first = made->room.data();
     auto space = made->room.size() - apart;
     std::align(apart, bytes, first, space);
