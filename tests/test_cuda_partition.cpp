@@ -3,6 +3,7 @@
 // Parts of one GPU on the model of CUDA: how large they are, that ranks run on them, what is
 // refused, and that nothing is left behind whatever fails.
 #include <zbpp/analysis/plan.hpp>
+#include <zbpp/cuda/detail/second_stream.hpp>
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/cuda/partition.hpp>
 #include <zbpp/policy/one_chunk.hpp>
@@ -209,6 +210,19 @@ TEST_CASE("each stream of a part is tried", "[cuda]") {
     CHECK(model::faults() == std::vector<std::string>{});
     CHECK(model::leaks() == std::vector<std::string>{});
   }
+}
+
+TEST_CASE("a GPU is cut as often as one likes", "[cuda]") {
+  model::reset({.devices = 1, .sm_count = 64});
+  for (int round = 0; round < 12; ++round) {
+    cuda::partition const cut(0, 4);
+    for (auto const& at : cut.devices()) {
+      INFO("round " << round);
+      CHECK_NOTHROW(cuda::detail::make_beside(at.compute));
+    }
+  }
+  CHECK(model::faults() == std::vector<std::string>{});
+  CHECK(model::leaks() == std::vector<std::string>{});
 }
 
 TEST_CASE("too few hardware queues for a plan's streams are told", "[cuda]") {

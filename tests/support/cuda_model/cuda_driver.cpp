@@ -141,7 +141,8 @@ green_create(CUgreenCtx* made, CUdevResourceDesc desc, CUdevice device, unsigned
         in.fault("green: two live green contexts share SMs; one split gives disjoint ones");
       }
     }
-    in.greens_.push_back({true, device, desc->first_sm, desc->sms});
+    in.greens_.push_back(
+        {true, static_cast<int>(in.greens_.size()), device, desc->first_sm, desc->sms});
     *made = static_cast<CUgreenCtx>(in.handle_for(green_tag, in.greens_.size() - 1));
     return CUDA_SUCCESS;
   });
@@ -155,9 +156,8 @@ CUresult CUDAAPI green_stream(CUstream* made, CUgreenCtx context, unsigned flags
       return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (made == nullptr || flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-    auto const index = static_cast<int>(from - &in.greens_.front());
     return static_cast<CUresult>(
-        in.new_stream(made, cudaStreamNonBlocking, priority, from->device, index));
+        in.new_stream(made, cudaStreamNonBlocking, priority, from->device, from->index));
   });
 }
 

@@ -218,6 +218,7 @@ struct graph_object {
 
 struct green_context {
   bool alive = true;
+  int index = 0;
   int device = 0;
   unsigned first_sm = 0;
   unsigned sms = 0;
