@@ -128,18 +128,30 @@ has_system_nccl() {
   return 1
 }
 
+# package_folders MODULE: where a Python package lies, whichever Python has it; nothing if none has
+package_folders() {
+  for python in python3 python "${VIRTUAL_ENV:-}/bin/python" "${CONDA_PREFIX:-}/bin/python" \
+    /opt/conda/bin/python; do
+    "$python" -c '
+import importlib.util, sys
+print(*importlib.util.find_spec(sys.argv[1]).submodule_search_locations, sep="\n")' "$1" 2>/dev/null || true
+  done
+}
+
 # nccl_wheel: the folder of NCCL in a Python package (nvidia-nccl-cu12, nvidia-nccl-cu13); nothing if
 # there is none
 nccl_wheel() {
-  for python in python3 python "${VIRTUAL_ENV:-}/bin/python" "${CONDA_PREFIX:-}/bin/python" \
-    /opt/conda/bin/python; do
-    folder=$("$python" -c '
-import importlib.util
-print(list(importlib.util.find_spec("nvidia.nccl").submodule_search_locations)[0])' 2>/dev/null) ||
-      continue
+  for folder in $(package_folders nvidia.nccl); do
     if [ -e "$folder/include/nccl.h" ] && [ -e "$folder/lib" ]; then
       echo "$folder"
       return 0
     fi
+  done
+}
+
+# package_libraries: the folders of the libraries that NVIDIA's Python packages bring along
+package_libraries() {
+  for folder in $(package_folders nvidia); do
+    ls -d "$folder"/*/lib 2>/dev/null || true
   done
 }

@@ -11,6 +11,8 @@ shift 2
 . "$root/bench/cuda/gpu_machine.sh"
 # shellcheck source=bench/cuda/gpu_results.sh
 . "$root/bench/cuda/gpu_results.sh"
+# shellcheck source=bench/cuda/gpu_pack.sh
+. "$root/bench/cuda/gpu_pack.sh"
 
 # In the order of what one learns first.
 all_groups="device plan nccl trainer sanitizer"
@@ -33,6 +35,7 @@ read_arguments() {
   build=
   results=
   limit=
+  pack=
   dry=no
   as_built=no
   whole=
@@ -59,13 +62,19 @@ read_arguments() {
         esac
         limit=$value
         ;;
+      --pack)
+        if [ -z "$value" ] || [ -d "$value" ] || [ ! -d "$(dirname -- "$value")" ]; then
+          stop 2 "--pack takes a file to write, such as gpu.tar.gz, not '$value'"
+        fi
+        pack=$value
+        ;;
       --dry | --as-built | --whole-gpu) ;;
       *)
         case " $all_groups " in
           *" $1 "*) groups="$groups $1" ;;
           *)
             stop 2 "gpu takes --arch LIST, --boost DIR, --build DIR, --results DIR, --limit SECONDS," \
-              "--dry, --as-built, --whole-gpu and groups ($all_groups), not '$1'"
+              "--pack FILE, --dry, --as-built, --whole-gpu and groups ($all_groups), not '$1'"
             ;;
         esac
         ;;
@@ -108,18 +117,23 @@ look_around() {
   if [ -n "$nvcc" ]; then
     use_nvcc "$nvcc"
   fi
-  if [ "$dry" = no ]; then
+  if [ "$dry$pack" = no ]; then
     look_for_traces
   fi
   if [ "$as_built" = no ]; then
     look_for_compilers
   fi
-  if [ "$dry" = no ]; then
-    look_for_gpu
-    look_for_nccl
-  else
+  if [ "$dry" = yes ]; then
     found_by="nothing: it is a model"
     arch=${arch:-90}
+    return 0
+  fi
+  look_for_nccl
+  if [ -n "$pack" ]; then
+    arch=${arch:-"80;90;100"} # whichever the other machine has
+  else
+    find_libraries
+    look_for_gpu
   fi
 }
 
@@ -148,15 +162,14 @@ look_for_traces() {
 }
 
 look_for_gpu() {
-  describe=$(mktemp -d)
-  if ! device=$(describe_device 2>"$describe/why"); then
-    stop 3 "there is no GPU here that CUDA can use (${found_by:+$found_by shows one; }$(tail -n 1 "$describe/why"));" \
+  if ! device=$(describe_device 2>"$scratch/why"); then
+    stop 3 "there is no GPU here that CUDA can use (${found_by:+$found_by shows one; }$(tail -n 1 "$scratch/why"));" \
       "nothing was built or measured"
   fi
   found_by=${found_by:-a program that asks CUDA}
   echo "run: $(field name "$device"), found by $found_by" >&2
   if [ "$as_built" = yes ]; then
-    arch=unknown
+    arch=$(cat "$build/arch" 2>/dev/null || echo unknown)
   elif [ -z "$arch" ]; then
     arch=$(arch_for "$(field compute_capability "$device")")
   fi
@@ -167,7 +180,7 @@ describe_device() {
   if [ "$as_built" = yes ]; then
     describer=$(program "$list" describe_gpu)
   else
-    describer=$describe/describe_gpu
+    describer=$scratch/describe_gpu
     timeout 120 "$CUDACXX" -ccbin "$cxx" "$root/bench/cuda/describe_gpu.cpp" -o "$describer" >&2 || return 1
   fi
   timeout 60 "$describer"
@@ -182,6 +195,16 @@ look_for_nccl() {
       echo "run: NCCL of the Python package in $wheel" >&2
     fi
   fi
+}
+
+# find_libraries: makes programs find those of CUDA and NCCL in Python packages, and last those packed
+find_libraries() {
+  for folder in ${NCCL_ROOT:+"$NCCL_ROOT/lib"} $(package_libraries) "$build/lib"; do
+    if [ -d "$folder" ]; then
+      LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
+    fi
+  done
+  export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}"
 }
 
 # ---- time and programs that run -----------------------------------------------------------------
@@ -274,6 +297,19 @@ make_targets() {
     cmake --build "$build" -j "$(nproc)" --target "$@" -- "$keep_going" >"$log" 2>&1 &
   wait_for $!
   [ "$status" -eq 0 ]
+}
+
+# build_all: builds all programs of the list, in whatever time that takes
+build_all() {
+  if [ "$as_built" = yes ]; then
+    return 0
+  fi
+  cmake --build "$build" -j "$(nproc)" --target "$list" >"$build/build.log" 2>&1 &
+  wait_for $!
+  if [ "$status" -ne 0 ]; then
+    cat "$build/build.log" >&2
+    stop 2 "the programs do not build; the lines above say why"
+  fi
 }
 
 # build_group: builds what the group needs; what does not build takes nothing else with it
@@ -538,23 +574,21 @@ group_nccl() {
 
 group_trainer() {
   text=$root/examples/train_gpt_cuda/lanes.hpp
-  steps="--steps 20"
   if [ "$dry" = yes ]; then
-    steps="--steps 2 --width 16 --heads 2 --context 8 --batch 2 --layers 5 --microbatches 4 --text $text"
+    set -- --steps 2 --width 16 --heads 2 --context 8 --batch 2 --layers 5 --microbatches 4 --text "$text"
+  elif [ -e "$root/text" ]; then # packed, for the programs' own is in the folder they were compiled in
+    set -- --steps 20 --text "$root/text"
+  else
+    set -- --steps 20
   fi
-  steps="$steps $whole"
-  # Splitting is wanted: one word is one argument.
-  # shellcheck disable=SC2086
-  {
-    part train_gpt 200 train_gpt_cuda --check $steps
-    part train_gpt_traced 150 train_gpt_cuda --measure --trace "$logs/trace.json" $steps
-    part train_gpt_steps 150 train_gpt_cuda --check --clip 1 --step synchronous,post-validated \
-      --policy zb_h2,zb_v $steps
-    part train_gpt_replayed 60 train_gpt_cuda --check --replay pass --policy zb_v $steps
-    part train_gpt_one_graph 60 train_gpt_cuda --check --replay step --policy zb_v $steps
-    part train_gpt_at_once 60 train_gpt_cuda --check --replay step --steps-at-once 2 --policy zb_v \
-      $steps
-  }
+  set -- "$@" ${whole:+"$whole"}
+  part train_gpt 200 train_gpt_cuda --check "$@"
+  part train_gpt_traced 150 train_gpt_cuda --measure --trace "$logs/trace.json" "$@"
+  part train_gpt_steps 150 train_gpt_cuda --check --clip 1 --step synchronous,post-validated \
+    --policy zb_h2,zb_v "$@"
+  part train_gpt_replayed 60 train_gpt_cuda --check --replay pass --policy zb_v "$@"
+  part train_gpt_one_graph 60 train_gpt_cuda --check --replay step --policy zb_v "$@"
+  part train_gpt_at_once 60 train_gpt_cuda --check --replay step --steps-at-once 2 --policy zb_v "$@"
   part train_gpt_compare 60 train_gpt_cuda_compare "$text"
 }
 
@@ -624,12 +658,17 @@ main() {
   children=
   name=
   failed=no
-  describe=
-  trap 'rm -rf "$describe"' EXIT
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
   read_arguments "$@"
   look_around
   if [ "$as_built" = no ]; then
     configure
+  fi
+  if [ -n "$pack" ]; then
+    build_all
+    pack "$pack"
+    return 0
   fi
   short=
   if [ "$dry" = yes ]; then

@@ -16,7 +16,7 @@ export SCRATCH="$scratch" FAILING='' HANGING='' UNBUILDABLE='' LEFT_OUT='' NO_DE
 
 # A PATH of these alone has neither CMake nor a trace of CUDA.
 for tool in sh sed grep tr cat mkdir mv rm cp ls date mktemp timeout od head tail basename dirname env \
-  git nproc sleep id cut kill ps touch chmod; do
+  git nproc sleep id cut kill ps touch chmod tar gzip find wc; do
   if path=$(command -v "$tool") && [ -x "$path" ]; then
     ln -s "$path" "$scratch/tools/$tool"
   fi
@@ -82,7 +82,8 @@ END
 script "$scratch/program" <<'END'
 #!/bin/sh
 name=${0##*/}
-echo "$name $* rank ${RANK:-none} hostid ${NCCL_HOSTID:-none}" >>"$SCRATCH/calls"
+echo "$name $* rank ${RANK:-none} hostid ${NCCL_HOSTID:-none}" \
+  "libraries ${LD_LIBRARY_PATH:-none}" >>"$SCRATCH/calls"
 case " $FAILING " in
   *" $name "*)
     echo 'it "broke" here'
@@ -190,6 +191,10 @@ gpu 2 "$complete" --boost "$scratch"
 said "boost/version.hpp"
 gpu 2 "$complete" --build /dev/null/nowhere
 said "takes a folder, not '/dev/null/nowhere'"
+for file in '' "$scratch" "$scratch/nowhere/gpu.tar.gz"; do
+  gpu 2 "$complete" --pack "$file"
+  said "a file to write, such as gpu.tar.gz, not '$file'"
+done
 gpu 2 "$complete" --dry --results "$source/bench/results"
 said "measures a model"
 
@@ -290,6 +295,47 @@ gpu 0 "$with_gpu" --as-built --whole-gpu device trainer
 called 'device_check bits --whole-gpu rank none'
 called 'bench_cuda issuing --whole-gpu --json'
 called 'train_gpt_cuda --check --steps 20 --whole-gpu rank none'
+
+case="programs packed for another machine"
+gpu 0 "$scratch/cmake:$scratch/cuda/bin:$bare" --pack "$scratch/gpu.tar.gz"
+called 'preset gpu .*-DCMAKE_CUDA_ARCHITECTURES=80;90;100 '
+called 'cmake --build .*--target gpu_programs$'
+never_called '^[a-z0-9_]* .*rank' # no program
+mkdir "$scratch/elsewhere"
+tar -C "$scratch/elsewhere" -xzf "$scratch/gpu.tar.gz"
+mv "$scratch/build" "$scratch/build.away"
+mv "$scratch/programs" "$scratch/programs.away"
+mkdir -p "$scratch/python/nvidia/cublas/lib"
+if python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null); then
+  script "$scratch/gpu/python3" <<END
+#!/bin/sh
+PYTHONPATH=$scratch/python exec $python "\$@"
+END
+fi
+: >"$scratch/calls"
+(
+  cd "$scratch/elsewhere"
+  PATH=$with_gpu sh zbpp-gpu/gpu.sh --results "$scratch/results"
+) >"$scratch/said" 2>&1 || fail "what was packed ended with $?"
+called '^train_gpt_cuda_compare '
+if grep '^train_gpt_cuda ' "$scratch/calls" | grep -v -q -e "--text $scratch/elsewhere/zbpp-gpu/text"; then
+  fail "the trainer looks for its text where it was compiled: $(cat "$scratch/calls")"
+fi
+never_called "$source/" # so the sources may be out of reach
+if [ -x "$scratch/gpu/python3" ]; then
+  called "^nccl_check self .*libraries .*$scratch/python/nvidia/cublas/lib:$scratch/elsewhere"
+fi
+wrote '80;90;100'
+wrote "$(git -C "$source" rev-parse HEAD 2>/dev/null || echo unknown)"
+mv "$scratch/build.away" "$scratch/build"
+mv "$scratch/programs.away" "$scratch/programs"
+rm -f "$scratch/gpu/python3"
+
+case="programs too large to pack"
+head -c 26000000 /dev/urandom >"$scratch/programs/bench_cuda"
+gpu 1 "$complete" --as-built --pack "$scratch/gpu.tar.gz"
+said 'more than 25000000; compile for fewer GPUs'
+cp "$scratch/program" "$scratch/programs/bench_cuda"
 
 case="programs that fail and hang"
 FAILING='device_check nccl_check'
