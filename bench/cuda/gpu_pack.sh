@@ -22,7 +22,7 @@ pack() {
   cp "$root/examples/train_gpt_cuda/lanes.hpp" "$packed/examples/train_gpt_cuda" # the dry run learns it
   (cd "$root" && find include docs -type f \( -name '*.hpp' -o -name '*.md' \) -exec cat {} +) >"$packed/text"
   cp "$build/missing" "$packed/build" 2>/dev/null || true
-  printf '%s\n' "$arch" >"$packed/build/arch"
+  sed -n 's/^CMAKE_CUDA_ARCHITECTURES:[^=]*=//p' "$build/CMakeCache.txt" >"$packed/build/arch"
   describe_tree
   echo "$commit, $tree" >"$packed/commit"
   write_pack "$1"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=sh disable=SC2034,SC2154
 # What `run gpu` writes down. Functions only; run_gpu.sh reads them. The two files of results are
-# written anew after each part, so a run that is cut off leaves what it has.
+# written anew after each part, so a run that is cut off leaves what it has. Whole outputs are a third.
 
 # quoted TEXT: as a string of JSON
 quoted() {
-  printf '%s\n' "$1" | tr '\n\t' '  ' | sed 's/[[:cntrl:]]//g; s/[\\"]/\\&/g; s/.*/"&"/'
+  printf '%s\n' "$1" | tr '\n\t' '  ' | sed 's/[[:cntrl:]]//g; s/ $//; s/[\\"]/\\&/g; s/.*/"&"/'
 }
 
 # slug TEXT: as a part of a file's name
@@ -40,7 +40,7 @@ begin_results() {
   mkdir -p "$1"
   file=$(CDPATH='' cd -- "$1" && pwd)/$day-gpu-$(slug "$(field name "$device")")$asked
   logs=$file-logs
-  rm -rf "$logs"
+  rm -rf "$logs" "$logs.tar.gz"
   mkdir "$logs"
   : >"$logs/parts.json"
   : >"$logs/parts.md"
@@ -91,6 +91,7 @@ END
 # note PART RESULT WHY [SECONDS [STATE_BEFORE]]: the result of a part
 note() {
   echo "run: $1: $2${3:+, $3}" >&2
+  result=$2
   if [ "$2" = failed ]; then
     failed=yes
   fi
@@ -155,4 +156,9 @@ write_results() {
   mv "$logs/new.json" "$file.json"
   write_markdown >"$logs/new.md"
   mv "$logs/new.md" "$file.md"
+}
+
+# pack_logs: the folder of logs as one file
+pack_logs() {
+  tar -C "${logs%/*}" -czf "$logs.tar.gz" "${logs##*/}" && rm -rf "$logs"
 }

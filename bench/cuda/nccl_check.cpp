@@ -30,6 +30,7 @@ namespace {
 
 constexpr int steps = 6;  // of those that are replayed, the first are issued and captured
 constexpr std::chrono::seconds stall_limit{20};
+constexpr std::chrono::seconds start_limit{30};  // below what `run gpu` gives each part
 
 void expect(bool good, std::string const& what) {
   if (!good) throw std::runtime_error(what);
@@ -168,15 +169,6 @@ void train_all(
     train(run, policy, settings, lowering);
 }
 
-// By NCCL alone, and by copies where ranks reach each other.
-void train_both_ways(
-    asio::rendezvous& run, nccl::ranks_settings settings, lower_options const& lowering = {}) {
-  for (bool const peer_copies : {false, true}) {
-    settings.peer_copies = peer_copies;
-    train_all(run, settings, lowering);
-  }
-}
-
 // All messages over one communicator, which the program has made.
 void train_adopted(asio::rendezvous& run) {
   int version = 0;
@@ -189,6 +181,7 @@ void train_adopted(asio::rendezvous& run) {
   all.wait(nccl::limited_pause(stall_limit, "the communicator does not get ready"));
   nccl::ranks_settings settings;
   settings.adopted = all.get();
+  settings.init_deadline = start_limit;
   train(run, "gpipe", settings, {.layout = channel_layout::one_per_rank});
 }
 
@@ -206,6 +199,7 @@ void stop(asio::rendezvous& run, bool kills, bool peer_copies) {
   std::vector<stopping_stage> stages{stopping_stage(toy::stage(run.rank(), sum.get()), stops)};
   nccl::ranks_settings settings;
   settings.peer_copies = peer_copies;
+  settings.init_deadline = start_limit;
   pipeline pipe{planned, nccl::ranks(run, settings), stages};
   auto const start = std::chrono::steady_clock::now();
   try {
@@ -223,23 +217,35 @@ void stop(asio::rendezvous& run, bool kills, bool peer_copies) {
   expect(false, "the failure was not noticed");
 }
 
+// NCCL carries all messages; in acts that end in "_copies", copies do where ranks reach each other.
 void take_part(std::string_view act) {
+  constexpr std::string_view suffix = "_copies";
+  bool const by_copies = act.ends_with(suffix);
+  if (by_copies) act.remove_suffix(suffix.size());
   asio::rendezvous_settings settings;
   settings.stall_deadline = stall_limit;
-  bool const fails = act.starts_with("throw") || act.starts_with("kill");
-  lower_options const in_one_order{.layout = channel_layout::one_per_rank};
+  settings.join_deadline = settings.collective_deadline = start_limit;
+  bool const fails = act == "throw" || act == "kill";
   run_as_rank(settings, fails, [&](asio::rendezvous& run) {
+    nccl::ranks_settings carries;
+    carries.peer_copies = by_copies;
+    carries.init_deadline = start_limit;
+    lower_options const in_one_order{.layout = channel_layout::one_per_rank};
     if (fails) {
-      stop(run, act.starts_with("kill"), act.ends_with("_copies"));
+      stop(run, act == "kill", by_copies);
     } else if (act == "train") {
-      train_both_ways(run, {});
+      train_all(run, carries);
     } else if (act == "one_queue") {
-      train_both_ways(run, {}, in_one_order);
-    } else if (act == "replay") {
-      for (int const at_once : {1, 2})
-        train_all(run, {.replay = cuda::replay::step, .steps_at_once = at_once}, in_one_order);
+      train_all(run, carries, in_one_order);
     } else if (act == "at_once") {
-      train_both_ways(run, {.steps_at_once = 2});
+      carries.steps_at_once = 2;
+      train_all(run, carries);
+    } else if (act == "replay") {
+      carries.replay = cuda::replay::step;
+      for (int const at_once : {1, 2}) {
+        carries.steps_at_once = at_once;
+        train_all(run, carries, in_one_order);
+      }
     } else {
       train_adopted(run);
     }
@@ -260,12 +266,15 @@ int main(int count, char** arguments) {
       "adopted",
       "throw",
       "kill",
+      "train_copies",
+      "one_queue_copies",
+      "at_once_copies",
       "throw_copies",
       "kill_copies"};
   if (std::ranges::find(acts, act) == acts.end()) {
     std::fputs(
-        "usage: nccl_check self | train | one_queue | replay | at_once | adopted | throw | kill |\n"
-        "                  throw_copies | kill_copies\n",
+        "usage: nccl_check self | replay | adopted | ACT | ACT_copies\n"
+        "       where ACT is train, one_queue, at_once, throw or kill\n",
         stderr);
     return 2;
   }

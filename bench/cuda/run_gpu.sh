@@ -14,8 +14,8 @@ shift 2
 # shellcheck source=bench/cuda/gpu_pack.sh
 . "$root/bench/cuda/gpu_pack.sh"
 
-# In the order of what one learns first.
-all_groups="device plan nccl trainer sanitizer"
+# In the order of what one learns first from one GPU in three quarters of an hour.
+all_groups="copies device trainer sanitizer plan nccl nccl_faults"
 group_seconds=580 # of each group, its build included: ten minutes, less what its end takes
 
 # ---- arguments ----------------------------------------------------------------------------------
@@ -36,6 +36,7 @@ read_arguments() {
   results=
   limit=
   pack=
+  listing=no
   dry=no
   as_built=no
   whole=
@@ -68,18 +69,19 @@ read_arguments() {
         fi
         pack=$value
         ;;
-      --dry | --as-built | --whole-gpu) ;;
+      --list | --dry | --as-built | --whole-gpu) ;;
       *)
         case " $all_groups " in
           *" $1 "*) groups="$groups $1" ;;
           *)
             stop 2 "gpu takes --arch LIST, --boost DIR, --build DIR, --results DIR, --limit SECONDS," \
-              "--pack FILE, --dry, --as-built, --whole-gpu and groups ($all_groups), not '$1'"
+              "--pack FILE, --list, --dry, --as-built, --whole-gpu and groups ($all_groups), not '$1'"
             ;;
         esac
         ;;
     esac
     case $1 in
+      --list) listing=yes ;;
       --dry) dry=yes ;;
       --as-built) as_built=yes ;;
       --whole-gpu) whole=--whole-gpu ;;
@@ -275,7 +277,9 @@ programs_of() {
   case $1 in
     device) echo "10_one_gpu 11_many_gpus device_check bench_cuda" ;;
     plan) echo "bench_cuda" ;;
-    nccl) echo "12_gpu_processes nccl_check bench_nccl" ;;
+    copies) echo "12_gpu_processes nccl_check" ;;
+    nccl) echo "nccl_check bench_nccl" ;;
+    nccl_faults) echo "nccl_check" ;;
     trainer) echo "train_gpt_cuda train_gpt_cuda_compare" ;;
     sanitizer) echo "device_check" ;;
   esac
@@ -355,8 +359,12 @@ why_left_out() {
 
 # ---- parts --------------------------------------------------------------------------------------
 
-# can_run PART PROGRAM: is it built, and is there time? Else notes why not.
+# can_run PART PROGRAM: is it built, is there time, and can it go well? Else notes why not.
 can_run() {
+  if [ "$listing" = yes ]; then
+    printf '%s\t%s\t%s\n' "$group" "$seconds" "$1"
+    return 1
+  fi
   path=$(program "$list" "$2")
   case " $unbuilt " in
     *" $(target "$list" "$2") "*) path= ;;
@@ -368,6 +376,19 @@ can_run() {
   if [ "$(now)" -ge "$group_end" ]; then
     note "$1" failed "the $group_seconds s of the group are over"
     return 1
+  fi
+  case $group,$unmade_in in
+    nccl*,?*)
+      note "$1" skipped "NCCL did not start in $unmade_in"
+      return 1
+      ;;
+  esac
+}
+
+# see_start_of_nccl: where the part that ended could not make communicators, no other part will
+see_start_of_nccl() {
+  if [ "$result" = failed ] && grep -q -e 'was not made within' -e 'does not get ready' "$log"; then
+    unmade_in=$name
   fi
 }
 
@@ -412,6 +433,7 @@ run_part() {
     124 | 137) note "$name" failed "it took more than $allowed s" "$took" "$state" ;;
     *) note "$name" failed "status $status: $(tail -n 1 "$log")" "$took" "$state" ;;
   esac
+  see_start_of_nccl
 }
 
 # figures NAME SECONDS PROGRAM [ARGUMENT...]: a part that writes tables
@@ -464,6 +486,7 @@ run_processes() {
   else
     note "$name" failed "$wrong" "$took" "$state"
   fi
+  see_start_of_nccl
 }
 
 # start_processes COMMAND...: all ranks, in the background. Where ranks share a GPU, NCCL takes each for
@@ -511,26 +534,53 @@ judge_processes() {
 
 # ---- groups -------------------------------------------------------------------------------------
 
+# The limits of a group's parts are at most its own in all. Each is above the deadlines of the program,
+# so that the library's own message is what ends it: 60 s, and 40 s in nccl_check.
+
+# What needs no NCCL comes first.
+group_copies() {
+  rank_1_ends_with=0
+  processes 12_gpu_processes 2 90 12_gpu_processes
+  for ranks in 2 4; do
+    processes "copies train" "$ranks" 50 nccl_check train_copies
+  done
+  processes "copies at_once" 2 50 nccl_check at_once_copies
+  CUDA_DEVICE_MAX_CONNECTIONS=1
+  processes "copies one_queue" 2 50 nccl_check one_queue_copies
+  CUDA_DEVICE_MAX_CONNECTIONS=32
+  for ranks in 2 4; do
+    fail_ranks copies 70 _copies
+  done
+}
+
+# fail_ranks NAME SECONDS [WAY]: one of `ranks` ranks throws, and dies
+fail_ranks() {
+  processes "$1 throw" "$ranks" "$2" nccl_check "throw${3:-}"
+  rank_1_ends_with=9
+  processes "$1 kill" "$ranks" "$2" nccl_check "kill${3:-}"
+  rank_1_ends_with=0
+}
+
 group_device() {
-  part 10_one_gpu 60 10_one_gpu
-  part 11_many_gpus 60 11_many_gpus
+  part 10_one_gpu 30 10_one_gpu
+  part 11_many_gpus 30 11_many_gpus
   # Splitting is wanted: nothing, or one word.
   # shellcheck disable=SC2086
-  part device_parts 120 device_check parts $short $whole
+  part device_parts 80 device_check parts $short $whole
   # shellcheck disable=SC2086
-  part device_bits 200 device_check bits $short $whole
+  part device_bits 150 device_check bits $short $whole
   # What is set for all programs otherwise: main says why.
   CUDA_DEVICE_MAX_CONNECTIONS=1
   # shellcheck disable=SC2086
-  part device_bits_one_queue 60 device_check bits --short $whole
+  part device_bits_one_queue 50 device_check bits --short $whole
   CUDA_DEVICE_MAX_CONNECTIONS=32
   CUDA_MODULE_LOADING=LAZY
   # shellcheck disable=SC2086
-  part device_bits_lazy_loading 60 device_check bits --short $whole
+  part device_bits_lazy_loading 50 device_check bits --short $whole
   CUDA_MODULE_LOADING=EAGER
-  part device_fault 60 device_check fault
-  figures transfers 100 bench_cuda transfers $whole
-  figures issuing 120 bench_cuda issuing $whole
+  part device_fault 30 device_check fault
+  figures transfers 70 bench_cuda transfers $whole
+  figures issuing 90 bench_cuda issuing $whole
 }
 
 group_plan() {
@@ -541,34 +591,30 @@ group_plan() {
 
 group_nccl() {
   rank_1_ends_with=0
-  part nccl_self 60 nccl_check self
+  part nccl_self 50 nccl_check self
   nccl=$(sed -n 's/^NCCL \([0-9.]*\)$/\1/p' "$logs/part-nccl-self.log" 2>/dev/null || true)
-  figures nccl_to_itself 60 bench_nccl self
-  processes 12_gpu_processes 2 60 12_gpu_processes
-  processes "nccl train" 2 100 nccl_check train
-  for act in replay at_once adopted; do
-    processes "nccl $act" 2 60 nccl_check "$act"
+  figures nccl_to_itself 80 bench_nccl self
+  for act in train replay at_once adopted; do
+    processes "nccl $act" 2 55 nccl_check "$act"
   done
   CUDA_DEVICE_MAX_CONNECTIONS=1
-  processes "nccl one_queue" 2 60 nccl_check one_queue
+  processes "nccl one_queue" 2 55 nccl_check one_queue
   CUDA_DEVICE_MAX_CONNECTIONS=32
   CUDA_MODULE_LOADING=LAZY
-  processes "nccl lazy_loading" 2 60 nccl_check train
+  processes "nccl lazy_loading" 2 55 nccl_check train
   CUDA_MODULE_LOADING=EAGER
   # Splitting is wanted: nothing, or one word.
   # shellcheck disable=SC2086
   processes nccl_pair 2 120 bench_nccl pair $short --json "$logs/figures-nccl_pair.json" \
     --markdown "$logs/figures-nccl_pair.md"
+}
+
+group_nccl_faults() {
+  rank_1_ends_with=0
+  ranks=4
+  processes "nccl train" 4 100 nccl_check train
   for ranks in 2 4; do
-    if [ "$ranks" -ne 2 ]; then
-      processes "nccl train" "$ranks" 100 nccl_check train
-    fi
-    for way in '' _copies; do
-      processes "nccl throw$way" "$ranks" 100 nccl_check "throw$way"
-      rank_1_ends_with=9
-      processes "nccl kill$way" "$ranks" 100 nccl_check "kill$way"
-      rank_1_ends_with=0
-    done
+    fail_ranks nccl 100
   done
 }
 
@@ -582,32 +628,29 @@ group_trainer() {
     set -- --steps 20
   fi
   set -- "$@" ${whole:+"$whole"}
-  part train_gpt 200 train_gpt_cuda --check "$@"
-  part train_gpt_traced 150 train_gpt_cuda --measure --trace "$logs/trace.json" "$@"
-  part train_gpt_steps 150 train_gpt_cuda --check --clip 1 --step synchronous,post-validated \
+  part train_gpt 130 train_gpt_cuda --check "$@"
+  part train_gpt_traced 110 train_gpt_cuda --measure --trace "$logs/trace.json" "$@"
+  part train_gpt_steps 110 train_gpt_cuda --check --clip 1 --step synchronous,post-validated \
     --policy zb_h2,zb_v "$@"
   part train_gpt_replayed 60 train_gpt_cuda --check --replay pass --policy zb_v "$@"
   part train_gpt_one_graph 60 train_gpt_cuda --check --replay step --policy zb_v "$@"
   part train_gpt_at_once 60 train_gpt_cuda --check --replay step --steps-at-once 2 --policy zb_v "$@"
-  part train_gpt_compare 60 train_gpt_cuda_compare "$text"
+  part train_gpt_compare 50 train_gpt_cuda_compare "$text"
 }
 
 group_sanitizer() {
-  if [ "$dry" = yes ]; then
-    note compute-sanitizer skipped "it needs a GPU"
-    return 0
-  fi
-  if ! command -v compute-sanitizer >/dev/null; then
-    note compute-sanitizer skipped "it is not there; install it with the CUDA Toolkit (cuda-sanitizer)"
-    return 0
-  fi
-  for tool in memcheck racecheck; do
-    name=$tool
+  for name in memcheck racecheck; do
     seconds=250
-    if can_run "$tool" device_check; then
+    if ! can_run "$name" device_check; then
+      continue
+    elif [ "$dry" = yes ]; then
+      note "$name" skipped "it needs a GPU"
+    elif ! command -v compute-sanitizer >/dev/null; then
+      note "$name" skipped "compute-sanitizer is not there; install it with the CUDA Toolkit (cuda-sanitizer)"
+    else
       # Splitting is wanted: nothing, or one word.
       # shellcheck disable=SC2086
-      run_part compute-sanitizer --tool "$tool" --error-exitcode 9 "$path" bits --short $whole
+      run_part compute-sanitizer --tool "$name" --error-exitcode 9 "$path" bits --short $whole
     fi
   done
 }
@@ -618,10 +661,16 @@ run_group() {
   group_end=$((${began:-$(now)} + group_seconds))
   began= # what goes before the first group counts as its own
   unbuilt=
-  if [ "$as_built" = no ]; then
+  if [ "$as_built$listing" = nono ]; then
     build_group
   fi
   "group_$group"
+}
+
+run_groups() {
+  for each_group in $groups; do
+    run_group "$each_group"
+  done
 }
 
 # cut_off: ends what runs, and keeps what is known
@@ -631,6 +680,7 @@ cut_off() {
     kill "$child" 2>/dev/null || true
   done
   note "${name:-build}" failed "the run was cut off"
+  pack_logs
   exit 1
 }
 
@@ -653,14 +703,22 @@ main() {
   # All streams of a plan get hardware queues of their own, and no kernel is loaded while others run.
   CUDA_DEVICE_MAX_CONNECTIONS=32
   CUDA_MODULE_LOADING=EAGER
-  export CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING
+  NCCL_DEBUG=${NCCL_DEBUG:-WARN} # what NCCL says itself of a failure
+  export CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING NCCL_DEBUG
   began=$(now)
   children=
   name=
   failed=no
+  short=
+  logs=
+  unmade_in=
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
   read_arguments "$@"
+  if [ "$listing" = yes ]; then
+    run_groups
+    return 0
+  fi
   look_around
   if [ "$as_built" = no ]; then
     configure
@@ -670,7 +728,6 @@ main() {
     pack "$pack"
     return 0
   fi
-  short=
   if [ "$dry" = yes ]; then
     describe_model
     short=--short
@@ -678,10 +735,9 @@ main() {
   gpus=$(field devices "$device")
   begin_results "$results"
   trap cut_off HUP INT TERM
-  for each_group in $groups; do
-    run_group "$each_group"
-  done
-  echo "run: wrote $file.md and $file.json" >&2
+  run_groups
+  pack_logs
+  echo "run: wrote $file.md, $file.json and $logs.tar.gz" >&2
   [ "$failed" = no ]
 }
 

@@ -10,7 +10,7 @@ rm -rf "$scratch"
 mkdir -p "$scratch/tools" "$scratch/gpu" "$scratch/cuda/bin" "$scratch/cmake" "$scratch/programs"
 unset CUDACXX CUDA_HOME CUDA_PATH NCCL_ROOT
 export ZBPP_CUDA_FOLDERS=
-export SCRATCH="$scratch" FAILING='' HANGING='' UNBUILDABLE='' LEFT_OUT='' NO_DEVICE=''
+export SCRATCH="$scratch" SAYING='it "broke" here' FAILING='' HANGING='' UNBUILDABLE='' LEFT_OUT='' NO_DEVICE=''
 
 # ---- what stands in -----------------------------------------------------------------------------
 
@@ -63,8 +63,10 @@ echo "cmake $*" >>"$SCRATCH/calls"
 case $1 in
   --version) echo "cmake version 3.25.1" ;;
   --preset)
+    all="$*"
     while [ "$1" != -B ]; do shift; done
     sh "$SCRATCH/make_lists" "$2"
+    echo "$all" | sed 's/.*-D\(CMAKE_CUDA_ARCHITECTURES\)=\([^ ]*\).*/\1:STRING=\2/' >"$2/CMakeCache.txt"
     echo "-- zbpp: without component nccl: NCCL 2.22 or newer was not found (set NCCL_ROOT)"
     ;;
   --build)
@@ -86,7 +88,7 @@ echo "$name $* rank ${RANK:-none} hostid ${NCCL_HOSTID:-none}" \
   "libraries ${LD_LIBRARY_PATH:-none}" >>"$SCRATCH/calls"
 case " $FAILING " in
   *" $name "*)
-    echo 'it "broke" here'
+    echo "$SAYING"
     exit 1
     ;;
 esac
@@ -180,7 +182,7 @@ is_json() {
 
 case="wrong arguments"
 gpu 2 "$complete" trainers
-said "groups (device plan nccl trainer sanitizer), not 'trainers'"
+said "groups (copies device trainer sanitizer plan nccl nccl_faults), not 'trainers'"
 gpu 2 "$complete" --arch ninety!
 said "not 'ninety!'"
 gpu 2 "$complete" --arch
@@ -253,7 +255,7 @@ LEFT_OUT=bench_nccl
 gpu 0 "$complete" --arch 90,100 --boost "$scratch/boost" nccl
 called 'ARCHITECTURES=90;100 .*-DBoost_INCLUDE_DIR=.*/boost '
 called 'G Unix Makefiles'
-called 'cmake --build .*--target 12_gpu_processes nccl_check -- -k'
+called 'cmake --build .*--target nccl_check -- -k'
 never_called 'target.*train_gpt'
 said "without component nccl: NCCL 2.22 or newer was not found (set NCCL_ROOT)"
 said 'run: nccl_pair, 2 processes: skipped, NCCL 2.22 or newer was not found (set NCCL_ROOT)'
@@ -269,7 +271,7 @@ case="all of it"
 gpu 0 "$complete"
 for result in 10_one_gpu device_parts device_bits transfers issuing plan nccl_self nccl_to_itself \
   '12_gpu_processes, 2 processes' 'nccl train, 4 processes' 'nccl_pair, 2 processes' \
-  'nccl kill, 4 processes' 'nccl kill_copies, 2 processes' train_gpt train_gpt_traced \
+  'nccl kill, 4 processes' 'copies kill, 2 processes' train_gpt train_gpt_traced \
   train_gpt_steps train_gpt_replayed \
   train_gpt_one_graph train_gpt_compare memcheck racecheck; do
   said "run: $result: ok"
@@ -284,6 +286,9 @@ wrote 570.1
 wrote unknown
 grep -q '^## speed of bench_nccl' "$scratch"/results/*.md || fail "no figures of bench_nccl"
 is_json "$scratch"/results/*.json
+set -- "$scratch"/results/*
+[ $# -eq 3 ] || fail "three files are not all: $*"
+tar -tzf "$scratch"/results/*-logs.tar.gz | grep -q part-device-bits.log || fail "no log of device_bits"
 
 case="the order and the names of groups"
 gpu 0 "$with_gpu" --as-built trainer plan
@@ -340,7 +345,7 @@ cp "$scratch/program" "$scratch/programs/bench_cuda"
 case="programs that fail and hang"
 FAILING='device_check nccl_check'
 HANGING='10_one_gpu 12_gpu_processes'
-gpu 1 "$complete" --as-built --limit 3 device nccl
+gpu 1 "$complete" --as-built --limit 3 device copies nccl
 said 'run: device_bits: failed, status 1: it "broke" here'
 said 'run: nccl train, 2 processes: failed, rank 0 ended with 1: it "broke" here'
 said 'run: 10_one_gpu: failed, it took more than 3 s'
@@ -351,6 +356,39 @@ wrote 'failed'
 is_json "$scratch"/results/*.json
 FAILING=
 HANGING=
+
+case="limits"
+gpu 0 "$bare" --list
+limits=$(grep '	' "$scratch/said")
+for group in copies device trainer sanitizer plan nccl nccl_faults; do
+  sum=$(echo "$limits" | sed -n "s/^$group	\([0-9]*\)	.*/\1/p" | sed 's/$/+/' | tr -d '\n')
+  [ "$((${sum}0))" -le 580 ] || fail "the limits of $group are ${sum}0 s in all, and it has 580 s"
+  [ "$((${sum}0))" -gt 0 ] || fail "$group has no parts"
+done
+# Those over which ranks meet, or NCCL starts, end by themselves after 60 s, in nccl_check after 40 s.
+echo "$limits" | while IFS='	' read -r _ seconds name; do
+  case $name in
+    12_gpu_processes* | nccl_pair* | nccl_to_itself) deadline=60 ;;
+    nccl* | copies*) deadline=40 ;;
+    *) deadline=0 ;;
+  esac
+  [ "$seconds" -gt "$deadline" ] || fail "$name is ended after $seconds s, before its own deadline"
+done
+
+case="NCCL that does not start"
+FAILING=nccl_check
+for SAYING in 'communicator 0: it was not made within ranks_settings::init_deadline' \
+  'nccl_check self: the communicator does not get ready'; do
+  gpu 1 "$complete" --as-built nccl nccl_faults copies
+  said 'run: nccl_self: failed, status 1: '
+  said 'run: nccl_pair, 2 processes: skipped, NCCL did not start in nccl_self'
+  said 'run: nccl kill, 4 processes: skipped, NCCL did not start in nccl_self'
+  said 'run: 12_gpu_processes, 2 processes: ok'
+  said 'run: copies kill, 4 processes: failed'
+  never_called 'bench_nccl'
+done
+FAILING=
+SAYING=
 
 case="a program that does not build"
 UNBUILDABLE=10_one_gpu
