@@ -11,8 +11,10 @@ pack() {
   packed=$scratch/zbpp-gpu
   mkdir -p "$packed/build/$list" "$packed/build/programs" "$packed/build/lib" "$packed/bench/cuda" \
     "$packed/examples/train_gpt_cuda"
-  for file in "$build/$list"/*; do
-    pack_program "${file##*/}"
+  for group in $all_groups; do
+    for each in describe_gpu $(programs_of "$group"); do
+      pack_program "$each"
+    done
   done
   if [ -z "$(ls "$packed/build/programs")" ]; then
     stop 3 "no program is built in $build; leave out --as-built to build them"
@@ -32,7 +34,10 @@ pack() {
 pack_program() {
   path=$(program "$list" "$1")
   if [ ! -x "$path" ]; then
-    echo "run: without $1, which is not built" >&2
+    echo "run: $group without $1: $(why_left_out "$1")" >&2
+    lack
+    return 0
+  elif [ -e "$packed/build/programs/$1" ]; then
     return 0
   fi
   strip -o "$packed/build/programs/$1" "$path" 2>/dev/null || cp "$path" "$packed/build/programs/$1"

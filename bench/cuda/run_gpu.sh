@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # run_gpu.sh ROOT CXX [ARGUMENT...]: what `./run gpu` does, ARGUMENT being its arguments (`./run help`)
 # and CXX the C++ compiler. Exit status: 0 all that ran is well; 1 something failed; 2 wrong arguments,
-# or CMake failed; 3 there is no GPU, or something without which nothing can be built.
+# or CMake failed; 3 there is no GPU, or something without which nothing can be built; 4 nothing failed,
+# and something is missing for some groups.
 set -eu
 root=$1
 cxx=$2
@@ -402,7 +403,16 @@ not_there() {
     note "$1" skipped "it compiles, and the model of CUDA cannot run it"
   else
     note "$1" skipped "$(why_left_out "$2")"
+    lack
   fi
+}
+
+# lack: something is missing for a part of the group
+lack() {
+  case " $lacking " in
+    *" $group "*) ;;
+    *) lacking="$lacking $group" ;;
+  esac
 }
 
 # part NAME SECONDS PROGRAM [ARGUMENT...]: runs a program of the list; its output goes to a log
@@ -647,6 +657,7 @@ group_sanitizer() {
       note "$name" skipped "it needs a GPU"
     elif ! command -v compute-sanitizer >/dev/null; then
       note "$name" skipped "compute-sanitizer is not there; install it with the CUDA Toolkit (cuda-sanitizer)"
+      lack
     else
       # Splitting is wanted: nothing, or one word.
       # shellcheck disable=SC2086
@@ -684,6 +695,18 @@ cut_off() {
   exit 1
 }
 
+# finish: names in the last line what is not whole; its status is that of the run
+finish() {
+  if [ -n "$lacking" ]; then
+    echo "run: these groups are not whole, for something is missing, which stands above:$lacking" >&2
+  fi
+  if [ "$failed" = yes ]; then
+    return 1
+  elif [ -n "$lacking" ]; then
+    return 4
+  fi
+}
+
 # describe_model: sets device, from a program on the model of CUDA
 describe_model() {
   describer=$(program "$list" describe_gpu)
@@ -712,6 +735,7 @@ main() {
   short=
   logs=
   unmade_in=
+  lacking=
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
   read_arguments "$@"
@@ -726,7 +750,8 @@ main() {
   if [ -n "$pack" ]; then
     build_all
     pack "$pack"
-    return 0
+    finish
+    return
   fi
   if [ "$dry" = yes ]; then
     describe_model
@@ -738,7 +763,7 @@ main() {
   run_groups
   pack_logs
   echo "run: wrote $file.md, $file.json and $logs.tar.gz" >&2
-  [ "$failed" = no ]
+  finish
 }
 
 main "$@"

@@ -252,7 +252,7 @@ case="options of the build, and a program that is left out"
 mkdir -p "$scratch/boost/boost"
 touch "$scratch/boost/boost/version.hpp"
 LEFT_OUT=bench_nccl
-gpu 0 "$complete" --arch 90,100 --boost "$scratch/boost" nccl
+gpu 4 "$complete" --arch 90,100 --boost "$scratch/boost" plan nccl
 called 'ARCHITECTURES=90;100 .*-DBoost_INCLUDE_DIR=.*/boost '
 called 'G Unix Makefiles'
 called 'cmake --build .*--target nccl_check -- -k'
@@ -261,6 +261,12 @@ said "without component nccl: NCCL 2.22 or newer was not found (set NCCL_ROOT)"
 said 'run: nccl_pair, 2 processes: skipped, NCCL 2.22 or newer was not found (set NCCL_ROOT)'
 said 'run: nccl train, 2 processes: ok'
 wrote 'NCCL 2.22 or newer was not found'
+tail -n 1 "$scratch/said" | grep -q 'something is missing, which stands above: nccl$' ||
+  fail "the group that lacks something is not named last"
+FAILING=nccl_check
+gpu 1 "$complete" --as-built nccl
+tail -n 1 "$scratch/said" | grep -q 'above: nccl$' || fail "a failure hides what is missing"
+FAILING=
 LEFT_OUT=
 gpu 0 "$complete" --arch 90,100 --boost "$scratch/boost" plan
 never_called 'cmake --preset'
@@ -294,6 +300,13 @@ case="the order and the names of groups"
 gpu 0 "$with_gpu" --as-built trainer plan
 never_called 'cmake --'
 ls "$scratch"/results/*-gpu-nvidia-fake-100-trainer-plan.md >/dev/null || fail "another name"
+
+case="no compute-sanitizer"
+mv "$scratch/gpu/compute-sanitizer" "$scratch/away"
+gpu 4 "$with_gpu" --as-built sanitizer plan
+said 'run: memcheck: skipped, compute-sanitizer is not there'
+tail -n 1 "$scratch/said" | grep -q 'above: sanitizer$' || fail "the group is not named last"
+mv "$scratch/away" "$scratch/gpu/compute-sanitizer"
 
 case="a GPU that stays whole"
 gpu 0 "$with_gpu" --as-built --whole-gpu device trainer
@@ -335,6 +348,15 @@ wrote "$(git -C "$source" rev-parse HEAD 2>/dev/null || echo unknown)"
 mv "$scratch/build.away" "$scratch/build"
 mv "$scratch/programs.away" "$scratch/programs"
 rm -f "$scratch/gpu/python3"
+
+case="programs that are missing where they are packed"
+LEFT_OUT='nccl_check train_gpt_cuda_compare'
+gpu 4 "$complete" --arch 90 --pack "$scratch/gpu.tar.gz"
+said 'run: copies without nccl_check: NCCL 2.22 or newer was not found'
+tail -n 1 "$scratch/said" | grep -q 'above: copies trainer nccl nccl_faults$' ||
+  fail "the groups are not named last"
+LEFT_OUT=
+gpu 0 "$complete" --arch 90,100 plan # as before
 
 case="programs too large to pack"
 head -c 26000000 /dev/urandom >"$scratch/programs/bench_cuda"
