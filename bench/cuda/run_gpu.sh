@@ -38,6 +38,7 @@ read_arguments() {
   limit=
   pack=
   listing=no
+  full=no
   dry=no
   as_built=no
   whole=
@@ -70,19 +71,20 @@ read_arguments() {
         fi
         pack=$value
         ;;
-      --list | --dry | --as-built | --whole-gpu) ;;
+      --list | --full | --dry | --as-built | --whole-gpu) ;;
       *)
         case " $all_groups " in
           *" $1 "*) groups="$groups $1" ;;
           *)
             stop 2 "gpu takes --arch LIST, --boost DIR, --build DIR, --results DIR, --limit SECONDS," \
-              "--pack FILE, --list, --dry, --as-built, --whole-gpu and groups ($all_groups), not '$1'"
+              "--pack FILE, --list, --dry, --full, --as-built, --whole-gpu and groups ($all_groups), not '$1'"
             ;;
         esac
         ;;
     esac
     case $1 in
       --list) listing=yes ;;
+      --full) full=yes ;;
       --dry) dry=yes ;;
       --as-built) as_built=yes ;;
       --whole-gpu) whole=--whole-gpu ;;
@@ -96,6 +98,9 @@ read_arguments() {
 settle_arguments() {
   asked=$(printf '%s' "$groups" | tr ' ' -)
   groups=${groups:-$all_groups}
+  if [ "$full,$dry" = yes,no ]; then
+    stop 2 "--full goes with --dry; a GPU gets full arguments anyway"
+  fi
   if [ "$dry" = no ]; then
     build=${build:-$root/build/gpu}
     results=${results:-$root/bench/results}
@@ -755,7 +760,9 @@ main() {
   fi
   if [ "$dry" = yes ]; then
     describe_model
-    short=--short
+    if [ "$full" = no ]; then
+      short=--short
+    fi
   fi
   gpus=$(field devices "$device")
   begin_results "$results"

@@ -193,6 +193,8 @@ gpu 2 "$complete" --boost "$scratch"
 said "boost/version.hpp"
 gpu 2 "$complete" --build /dev/null/nowhere
 said "takes a folder, not '/dev/null/nowhere'"
+gpu 2 "$complete" --full
+said "--full goes with --dry"
 for file in '' "$scratch" "$scratch/nowhere/gpu.tar.gz"; do
   gpu 2 "$complete" --pack "$file"
   said "a file to write, such as gpu.tar.gz, not '$file'"

@@ -9,7 +9,7 @@
 
 namespace zbpp::cuda_model {
 
-inline constexpr unsigned max_slots = 512;  // the host and 511 streams
+inline constexpr unsigned max_slots = 2048;  // the host and 2047 streams
 
 class vector_clock {
  public:
