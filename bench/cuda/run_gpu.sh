@@ -16,7 +16,7 @@ shift 2
 . "$root/bench/cuda/gpu_pack.sh"
 
 # In the order of what one learns first from one GPU in three quarters of an hour.
-all_groups="copies device trainer sanitizer plan nccl nccl_faults"
+all_groups="contact copies device trainer sanitizer plan nccl nccl_faults"
 group_seconds=580 # of each group, its build included: ten minutes, less what its end takes
 
 # ---- arguments ----------------------------------------------------------------------------------
@@ -283,6 +283,7 @@ programs_of() {
   case $1 in
     device) echo "10_one_gpu 11_many_gpus device_check bench_cuda" ;;
     plan) echo "bench_cuda" ;;
+    contact) echo "contact contact_nccl" ;;
     copies) echo "12_gpu_processes nccl_check" ;;
     nccl) echo "nccl_check bench_nccl" ;;
     nccl_faults) echo "nccl_check" ;;
@@ -389,6 +390,22 @@ can_run() {
       return 1
       ;;
   esac
+  if why=$(turned_off "$1"); then
+    note "$1" skipped "$why, see the group contact"
+    return 1
+  fi
+}
+
+# turned_off PART: why it is not run, by what does not work here
+turned_off() {
+  case " $off /$group/$1" in
+    *" copies "*/copies/*) echo "copies between processes do not work" ;;
+    *" nccl "*/nccl*) echo "NCCL does not carry a message between two processes" ;;
+    *" late "*/*lazy_loading*) echo "kernels cannot be loaded late" ;;
+    *" replay "*/"nccl replay"*) echo "messages of NCCL cannot be captured" ;;
+    *" revoke "*/"nccl adopted"*) echo "communicators are not revoked in time" ;;
+    *) return 1 ;;
+  esac
 }
 
 # see_start_of_nccl: where the part that ended could not make communicators, no other part will
@@ -412,10 +429,10 @@ not_there() {
   fi
 }
 
-# lack: something is missing for a part of the group
+# lack: something is missing for a part of the group; not where that has no model of CUDA
 lack() {
-  case " $lacking " in
-    *" $group "*) ;;
+  case "$dry,$lacking " in
+    yes,* | *" $group "*) ;;
     *) lacking="$lacking $group" ;;
   esac
 }
@@ -552,7 +569,36 @@ judge_processes() {
 # The limits of a group's parts are at most its own in all. Each is above the deadlines of the program,
 # so that the library's own message is what ends it: 60 s, and 40 s in nccl_check.
 
-# What needs no NCCL comes first.
+# The programs of all other groups rely on what this one tries. What it finds holds for this device until
+# it is run again.
+group_contact() {
+  part contact 150 contact
+  part contact_nccl 120 contact_nccl
+  if [ "$listing" = no ]; then
+    {
+      printf '%s\n' "$device"
+      cat "$logs"/part-contact*.log 2>/dev/null || true
+    } >"$build/contact"
+    heed_contact
+  fi
+}
+
+# heed_contact: sets off, and whole where a GPU cannot be cut into parts
+heed_contact() {
+  off=
+  if [ "$(head -n 1 "$build/contact" 2>/dev/null)" != "$device" ]; then
+    return 0
+  fi
+  off=$(sed -n 's/^turned off://p' "$build/contact" | tr '\n' ' ')
+  case " $off " in
+    *" parts "*)
+      whole=--whole-gpu
+      echo "run: ranks share the whole GPU, for parts of it do not work (see the group contact)" >&2
+      ;;
+  esac
+}
+
+# What needs no NCCL comes next.
 group_copies() {
   rank_1_ends_with=0
   processes 12_gpu_processes 2 90 12_gpu_processes
@@ -741,6 +787,7 @@ main() {
   logs=
   unmade_in=
   lacking=
+  off=
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
   read_arguments "$@"
@@ -767,6 +814,7 @@ main() {
   gpus=$(field devices "$device")
   begin_results "$results"
   trap cut_off HUP INT TERM
+  heed_contact
   run_groups
   pack_logs
   echo "run: wrote $file.md, $file.json and $logs.tar.gz" >&2

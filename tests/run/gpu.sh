@@ -10,7 +10,7 @@ rm -rf "$scratch"
 mkdir -p "$scratch/tools" "$scratch/gpu" "$scratch/cuda/bin" "$scratch/cmake" "$scratch/programs"
 unset CUDACXX CUDA_HOME CUDA_PATH NCCL_ROOT
 export ZBPP_CUDA_FOLDERS=
-export SCRATCH="$scratch" SAYING='it "broke" here' FAILING='' HANGING='' UNBUILDABLE='' LEFT_OUT='' NO_DEVICE=''
+export SCRATCH="$scratch" SAYING='it "broke" here' FAILING='' OFF=nothing HANGING='' UNBUILDABLE='' LEFT_OUT='' NO_DEVICE=''
 
 # ---- what stands in -----------------------------------------------------------------------------
 
@@ -92,6 +92,10 @@ case " $FAILING " in
     exit 1
     ;;
 esac
+case $name,$OFF in
+  contact_nccl,nccl | contact,[!n]*) echo "turned off: $OFF" ;;
+  contact*) echo "turned off: nothing" ;;
+esac
 if [ "$name" = describe_gpu ]; then
   if [ -n "$NO_DEVICE" ]; then
     echo "CUDA finds no device: no driver" >&2
@@ -116,7 +120,7 @@ END
 cat >"$scratch/make_lists" <<'END'
 rm -rf "$1/gpu_programs"
 mkdir -p "$1/gpu_programs"
-for name in describe_gpu 10_one_gpu 11_many_gpus 12_gpu_processes device_check bench_cuda nccl_check \
+for name in contact contact_nccl describe_gpu 10_one_gpu 11_many_gpus 12_gpu_processes device_check bench_cuda nccl_check \
   bench_nccl train_gpt_cuda train_gpt_cuda_compare; do
   case " $LEFT_OUT " in
     *" $name "*) ;;
@@ -124,7 +128,7 @@ for name in describe_gpu 10_one_gpu 11_many_gpus 12_gpu_processes device_check b
   esac
 done
 END
-for name in describe_gpu 10_one_gpu 11_many_gpus 12_gpu_processes device_check bench_cuda nccl_check \
+for name in contact contact_nccl describe_gpu 10_one_gpu 11_many_gpus 12_gpu_processes device_check bench_cuda nccl_check \
   bench_nccl train_gpt_cuda train_gpt_cuda_compare; do
   cp "$scratch/program" "$scratch/programs/$name"
 done
@@ -182,7 +186,7 @@ is_json() {
 
 case="wrong arguments"
 gpu 2 "$complete" trainers
-said "groups (copies device trainer sanitizer plan nccl nccl_faults), not 'trainers'"
+said "groups (contact copies device trainer sanitizer plan nccl nccl_faults), not 'trainers'"
 gpu 2 "$complete" --arch ninety!
 said "not 'ninety!'"
 gpu 2 "$complete" --arch
@@ -384,7 +388,7 @@ HANGING=
 case="limits"
 gpu 0 "$bare" --list
 limits=$(grep '	' "$scratch/said")
-for group in copies device trainer sanitizer plan nccl nccl_faults; do
+for group in contact copies device trainer sanitizer plan nccl nccl_faults; do
   sum=$(echo "$limits" | sed -n "s/^$group	\([0-9]*\)	.*/\1/p" | sed 's/$/+/' | tr -d '\n')
   [ "$((${sum}0))" -le 580 ] || fail "the limits of $group are ${sum}0 s in all, and it has 580 s"
   [ "$((${sum}0))" -gt 0 ] || fail "$group has no parts"
@@ -413,6 +417,30 @@ for SAYING in 'communicator 0: it was not made within ranks_settings::init_deadl
 done
 FAILING=
 SAYING=
+
+case="what contact turns off"
+OFF='copies late parts replay revoke'
+for groups in '' 'copies device trainer nccl'; do # in the same run, and in later ones
+  # Splitting is wanted: one word is one group.
+  # shellcheck disable=SC2086
+  gpu 0 "$complete" --as-built $groups
+  said 'run: copies train, 2 processes: skipped, copies between processes do not work, see the group contact'
+  said 'run: device_bits_lazy_loading: skipped, kernels cannot be loaded late'
+  said 'run: nccl lazy_loading, 2 processes: skipped, kernels cannot be loaded late'
+  said 'run: nccl replay, 2 processes: skipped'
+  said 'run: nccl adopted, 2 processes: skipped'
+  said 'run: nccl train, 2 processes: ok'
+  called 'device_check bits --whole-gpu rank none'
+  called 'train_gpt_cuda .*--whole-gpu rank none'
+  never_called '12_gpu_processes'
+  OFF=nothing
+done
+OFF=nccl
+gpu 0 "$complete" --as-built contact nccl
+said 'run: nccl train, 2 processes: skipped, NCCL does not carry a message between two processes'
+OFF=nothing
+gpu 0 "$complete" --as-built contact device
+called 'device_check bits rank none'
 
 case="a program that does not build"
 UNBUILDABLE=10_one_gpu

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tries what zbpp needs of CUDA before anything relies on it (contact_lines.hpp); contact_nccl does
+// so of NCCL, whose library may not be there. Exit status: 0 all that is here works, 1 not all, 3
+// there is no device.
+#include <zbpp/cuda/detail/capture.hpp>
+#include <zbpp/cuda/detail/driver_api.hpp>
+#include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/memory.hpp>
+
+#include <algorithm>
+#include <bench/cuda/alone.hpp>
+#include <bench/cuda/contact_lines.hpp>
+#include <bench/cuda/kernels.hpp>
+#include <bench/cuda/work.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <iterator>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <vector>
+
+namespace zbpp::bench {
+namespace {
+
+void expect(bool good, std::string const& what) {
+  if (!good) throw std::runtime_error(what);
+}
+
+int attribute(cudaDeviceAttr what) {
+  int value = 0;
+  cuda::check(cudaDeviceGetAttribute(&value, what, 0));
+  return value;
+}
+
+// Every byte of `memory` is to be `value`.
+void expect_bytes(cuda::stream_ref on, void const* memory, std::size_t size, int value) {
+  auto const found = read_back(on, static_cast<unsigned char const*>(memory), size);
+  expect(
+      std::ranges::all_of(found, [value](auto each) { return each == value; }),
+      "other data arrived than was written");
+}
+
+// ---- parts of a GPU ----
+
+// Two green contexts with a stream each, which the end of the process takes away.
+struct two_parts {
+  std::vector<cuda::stream_ref> streams;
+  std::vector<unsigned> multiprocessors;
+
+  two_parts() {
+    cuda::check(cudaSetDevice(0));
+    cuda::detail::green_functions const driver;
+    CUdevice device = 0;
+    cuda::detail::check_driver(driver.device_get(&device, 0));
+    CUdevResource whole{};
+    cuda::detail::check_driver(driver.resource_of(device, &whole, CU_DEV_RESOURCE_TYPE_SM));
+    auto const each = cuda::detail::best_grouping(driver.split, whole, 2);
+    unsigned count = 2 * each.groups;
+    std::vector<CUdevResource> groups(count);
+    cuda::detail::check_driver(driver.split(groups.data(), &count, &whole, nullptr, 0, each.size));
+    for (unsigned part = 0; part < 2; ++part) {
+      CUdevResourceDesc description = nullptr;
+      cuda::detail::check_driver(
+          driver.describe(&description, &groups[part * each.groups], each.groups));
+      CUgreenCtx home = nullptr;
+      cuda::detail::check_driver(
+          driver.create(&home, description, device, CU_GREEN_CTX_DEFAULT_STREAM));
+      CUstream stream = nullptr;
+      cuda::detail::check_driver(driver.make_stream(&stream, home, CU_STREAM_NON_BLOCKING, 0));
+      streams.emplace_back(stream);
+      multiprocessors.push_back(each.share());
+    }
+  }
+};
+
+std::string parts_are_disjoint() {
+  two_parts const parts;
+  constexpr int blocks = 1024;
+  device_memory const notes(2 * blocks * sizeof(unsigned));
+  auto const of = [&](int part) { return notes.get<unsigned>() + part * blocks; };
+  for (int part : {0, 1})
+    cuda::check(burn_and_note(parts.streams[zbpp::detail::index(part)], blocks, 20'000, of(part)));
+  std::set<unsigned> seen[2];
+  for (int part : {0, 1}) {
+    auto const ids = read_back(parts.streams[zbpp::detail::index(part)], of(part), blocks);
+    seen[part] = {ids.begin(), ids.end()};
+  }
+  std::vector<unsigned> shared;
+  std::ranges::set_intersection(seen[0], seen[1], std::back_inserter(shared));
+  auto const text = std::to_string(parts.multiprocessors[0]) + " multiprocessors each, " +
+                    std::to_string(seen[0].size()) + " and " + std::to_string(seen[1].size()) +
+                    " seen, " + std::to_string(shared.size()) + " shared";
+  // Of compute capability 9, CUDA may let parts share two.
+  expect(
+      shared.size() <= (attribute(cudaDevAttrComputeCapabilityMajor) == 9 ? 2U : 0U),
+      "parts are not disjoint: " + text);
+  return text;
+}
+
+std::string event_of_part() {
+  two_parts const parts;
+  cuda::event const begin(cuda::event_kind::timing);
+  cuda::event const end(cuda::event_kind::timing);
+  device_memory const sink(sizeof(float));
+  parts.streams[0].record(begin);
+  cuda::check(burn(parts.streams[0], 8, 20'000, sink.get<float>()));
+  parts.streams[0].record(end);
+  parts.streams[0].synchronize();
+  float milliseconds = 0;
+  cuda::check(cudaEventElapsedTime(&milliseconds, begin.view().get(), end.view().get()));
+  expect(milliseconds >= 0, "the time between two events is negative");
+  return {};
+}
+
+std::string wait_across_parts() {
+  two_parts const parts;
+  constexpr std::size_t size = 4096;
+  device_memory const data(size);
+  device_memory const copy(size);
+  device_memory const sink(sizeof(float));
+  cuda::event const made(cuda::event_kind::order);
+  cuda::check(burn(parts.streams[0], 8, 2'000'000, sink.get<float>()));
+  cuda::check(cudaMemsetAsync(data.get(), 7, size, parts.streams[0]));
+  parts.streams[0].record(made);
+  parts.streams[1].wait(made);
+  cuda::check(
+      cudaMemcpyAsync(copy.get(), data.get(), size, cudaMemcpyDeviceToDevice, parts.streams[1]));
+  expect_bytes(parts.streams[1], copy.get(), size, 7);
+  return {};
+}
+
+std::string graph_on_part() {
+  two_parts const parts;
+  constexpr std::size_t size = 4096;
+  device_memory const data(size);
+  cuda::check(cudaMemsetAsync(data.get(), 0, size, parts.streams[0]));
+  cuda::detail::capture node(parts.streams[0]);
+  cuda::check(cudaMemsetAsync(data.get(), 7, size, parts.streams[0]));
+  auto const graph = node.finish();
+  for (int i = 0; i < 2; ++i) cuda::check(cudaGraphLaunch(graph.get(), parts.streams[0]));
+  expect_bytes(parts.streams[0], data.get(), size, 7);
+  return {};
+}
+
+// ---- counters ----
+
+// Memory without a name that processes share; made before CUDA is used, mapped in all of them.
+class memfd_page {
+ public:
+  static constexpr std::size_t size = 4096;
+
+  memfd_page() {
+    int const file = ::memfd_create("contact", MFD_CLOEXEC);
+    expect(file >= 0 && ::ftruncate(file, size) == 0, "memfd_create does not work");
+    memory_ = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    ::close(file);
+    expect(memory_ != MAP_FAILED, "a memfd cannot be mapped");
+  }
+
+  // Registers it in this process. @return its counter for streams
+  [[nodiscard]] CUdeviceptr counter() const {
+    cuda::check(cudaHostRegister(memory_, size, cudaHostRegisterMapped | cudaHostRegisterPortable));
+    void* on_device = nullptr;
+    cuda::check(cudaHostGetDevicePointer(&on_device, memory_, 0));
+    return reinterpret_cast<CUdeviceptr>(on_device);
+  }
+
+ private:
+  void* memory_ = nullptr;
+};
+
+struct value_calls {
+  PFN_cuStreamWriteValue32_v11070 write =
+      cuda::detail::driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32", 11070);
+  PFN_cuStreamWaitValue32_v11070 wait =
+      cuda::detail::driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32", 11070);
+};
+
+std::string registered_page() {
+  memfd_page const page;
+  cuda::check(cudaSetDevice(0));
+  static_cast<void>(page.counter());
+  return {};
+}
+
+// A stream waits for a value that another one writes afterwards.
+std::string wait_for_value(unsigned flags) {
+  memfd_page const page;
+  cuda::check(cudaSetDevice(0));
+  value_calls const calls;
+  auto const counter = page.counter();
+  cuda::stream const waits(cuda::stream_priority::usual);
+  cuda::stream const writes(cuda::stream_priority::usual);
+  cuda::detail::check_driver(
+      calls.wait(waits.view().get(), counter, 5, CU_STREAM_WAIT_VALUE_GEQ | flags));
+  expect(cudaStreamQuery(waits.view().get()) == cudaErrorNotReady, "the wait does not wait");
+  cuda::detail::check_driver(
+      calls.write(writes.view().get(), counter, 5, CU_STREAM_WRITE_VALUE_DEFAULT));
+  waits.view().synchronize();
+  return {};
+}
+
+std::string values() { return wait_for_value(0); }
+
+std::string values_with_flush() {
+  if (attribute(cudaDevAttrCanFlushRemoteWrites) == 0)
+    throw not_here{"the device has no such flush, and none is used"};
+  return wait_for_value(CU_STREAM_WAIT_VALUE_FLUSH);
+}
+
+// ---- processes ----
+
+// The second process writes into memory of the first, and then a counter, as a channel does.
+std::string memory_of_another() {
+#ifdef ZBPP_CUDA_MODEL
+  throw not_here{"the model of CUDA is in one process"};
+#else
+  memfd_page const page;
+  return run_as_two([&page](link const& to) -> std::string {
+    constexpr std::size_t size = std::size_t{1} << 20;
+    cuda::check(cudaSetDevice(to.rank() % count_devices()));
+    value_calls const calls;
+    auto const counter = page.counter();
+    cuda::stream const on(cuda::stream_priority::usual);
+    if (to.rank() == 0) {
+      device_memory const data(size);
+      cuda::check(cudaMemsetAsync(data.get(), 0, size, on.view()));
+      on.view().synchronize();
+      cudaIpcMemHandle_t handle{};
+      cuda::check(cudaIpcGetMemHandle(&handle, data.get()));
+      cuda::detail::check_driver(calls.wait(on.view().get(), counter, 1, CU_STREAM_WAIT_VALUE_GEQ));
+      to.send(handle);
+      expect_bytes(on, data.get(), size, 90);
+      to.meet();
+      return {};
+    }
+    void* opened = nullptr;
+    auto const handle = to.receive<cudaIpcMemHandle_t>();
+    cuda::check(cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess));
+    device_memory const from(size);
+    cuda::check(cudaMemsetAsync(from.get(), 90, size, on.view()));
+    cuda::check(cudaMemcpyAsync(opened, from.get(), size, cudaMemcpyDeviceToDevice, on.view()));
+    cuda::detail::check_driver(
+        calls.write(on.view().get(), counter, 1, CU_STREAM_WRITE_VALUE_DEFAULT));
+    on.view().synchronize();
+    to.meet();
+    cuda::check(cudaIpcCloseMemHandle(opened));
+    return {};
+  });
+#endif
+}
+
+std::string peer_copy() {
+  if (count_devices() < 2) throw not_here{"there is one GPU"};
+  constexpr std::size_t size = std::size_t{1} << 20;
+  int can = 0;
+  cuda::check(cudaDeviceCanAccessPeer(&can, 0, 1));
+  device_memory const from(size);
+  cuda::stream const first(cuda::stream_priority::usual);
+  cuda::check(cudaMemsetAsync(from.get(), 90, size, first.view()));
+  first.view().synchronize();
+  if (can != 0) cuda::check(cudaDeviceEnablePeerAccess(1, 0));
+  cuda::check(cudaSetDevice(1));
+  device_memory const to(size);
+  cuda::stream const on(cuda::stream_priority::usual);
+  cuda::check(cudaMemcpyPeerAsync(to.get(), 1, from.get(), 0, size, on.view()));
+  expect_bytes(on, to.get(), size, 90);
+  return can != 0 ? "directly" : "by way of the host";
+}
+
+// ---- kernels that are loaded late ----
+
+// A kernel is launched for the first time while a stream waits for what comes after it.
+std::string late_loading() {
+  ::setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  memfd_page const page;
+  cuda::check(cudaSetDevice(0));
+  value_calls const calls;
+  auto const counter = page.counter();
+  device_memory const data(sizeof(float));
+  cuda::stream const waits(cuda::stream_priority::usual);
+  cuda::stream const runs(cuda::stream_priority::usual);
+  cuda::detail::check_driver(calls.wait(waits.view().get(), counter, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  cuda::check(scale(runs.view(), data.get<float>(), nullptr, 1, 1, 1));
+  cuda::detail::check_driver(
+      calls.write(runs.view().get(), counter, 1, CU_STREAM_WRITE_VALUE_DEFAULT));
+  waits.view().synchronize();
+  return {};
+}
+
+// ---- all of them ----
+
+constexpr char const* no_parts = "ranks share the whole GPU (--whole-gpu)";
+constexpr char const* no_copies =
+    "NCCL carries all messages between processes (peer_copies = false)";
+
+constexpr line lines[] = {
+    {"parts of a GPU are disjoint", parts_are_disjoint, 10, "parts", no_parts},
+    {"an event on a part, and its time", event_of_part, 10, "parts", no_parts},
+    {"a wait from part to part", wait_across_parts, 10, "parts", no_parts},
+    {"capture and replay on a part", graph_on_part, 10, "parts", no_parts},
+    {"a registered page of a memfd", registered_page, 10, "copies", no_copies},
+    {"a wait for a value", values, 10, "copies", no_copies},
+    {"the same with flush", values_with_flush, 10, "copies", no_copies},
+    {"memory of another process", memory_of_another, 15, "copies", no_copies},
+    {"a copy to another GPU", peer_copy, 10, "peers", "ranks of one process on several GPUs"},
+    {"a first launch beside a wait",
+     late_loading,
+     10,
+     "late",
+     "nothing, with CUDA_MODULE_LOADING=EAGER or warm kernels"},
+};
+
+}  // namespace
+}  // namespace zbpp::bench
+
+int main() { return zbpp::bench::try_lines(zbpp::bench::lines); }

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tries what zbpp needs of NCCL between two processes, before anything relies on it
+// (contact_lines.hpp). Exit status: 0 all that is here works, 1 not all, 3 there is no device.
+#include <zbpp/cuda/detail/capture.hpp>
+#include <zbpp/nccl/communicator.hpp>
+
+#include <algorithm>
+#include <bench/cuda/contact_lines.hpp>
+#include <bench/cuda/work.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+namespace zbpp::bench {
+namespace {
+
+constexpr std::size_t size = 4096;
+constexpr std::chrono::seconds patience{15};
+
+nccl::pause_call limited(char const* what) {
+  return nccl::limited_pause(patience, std::string(what) + " within 15 s");
+}
+
+// Two processes, each with a communicator of both.
+struct pair {
+  link const& to;
+  nccl::communicator own;
+  cuda::stream on{cuda::stream_priority::highest};
+  device_memory data{size};
+
+  pair(link const& other, ncclUniqueId const& id)
+      : to(other), own(id, 2, other.rank(), {"contact"}) {
+    own.wait(limited("the communicator does not get ready"));
+  }
+
+  // Rank 0 sends to rank 1.
+  void enqueue() const {
+    nccl::detail::group together;
+    if (to.rank() == 0)
+      nccl::check(ncclSend(data.get(), size, ncclInt8, 1, own.get(), on.view().get()));
+    else
+      nccl::check(ncclRecv(data.get(), size, ncclInt8, 0, own.get(), on.view().get()));
+    together.end();
+    own.wait(limited("the group is not launched"));
+  }
+  void fill() const {
+    cuda::check(cudaMemsetAsync(data.get(), to.rank() == 0 ? 90 : 0, size, on.view()));
+  }
+  void expect_data() const {
+    auto const found = read_back(on, data.get<unsigned char>(), size);
+    if (!std::ranges::all_of(found, [](auto each) { return each == 90; }))
+      throw std::runtime_error("other data arrived than was sent");
+  }
+};
+
+std::string between_two(std::function<std::string(pair&)> const& body) {
+  return run_as_two([&](link const& to) {
+    int const devices = count_devices();
+    cuda::check(cudaSetDevice(to.rank() % devices));
+    if (devices < 2) {  // then each poses as a machine of its own, and sockets carry messages
+      ::setenv("NCCL_HOSTID", to.rank() == 0 ? "zbpp-0" : "zbpp-1", 1);
+      ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+      ::setenv("NCCL_IB_DISABLE", "1", 1);
+      ::setenv("NCCL_MNNVL_ENABLE", "0", 1);
+    }
+    ncclUniqueId id{};
+    if (to.rank() == 0) {
+      nccl::check(ncclGetUniqueId(&id));
+      to.send(id);
+    } else {
+      id = to.receive<ncclUniqueId>();
+    }
+    pair both(to, id);
+    return body(both);
+  });
+}
+
+// A receive waits for what nobody sends, until `stops` ends it.
+std::string ends_in_time(std::function<void(pair&)> const& stops) {
+  return between_two([&](pair& both) -> std::string {
+    both.fill();
+    both.enqueue();  // connects
+    both.expect_data();
+    if (both.to.rank() == 1) both.enqueue();
+    auto const start = std::chrono::steady_clock::now();
+    stops(both);
+    both.on.view().synchronize();
+    std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
+    if (both.to.rank() == 1) both.to.send(took.count());
+    return both.to.rank() == 1 ? "" : std::to_string(both.to.receive<double>()) + " s";
+  });
+}
+
+std::string message() {
+  return between_two([](pair& both) -> std::string {
+    both.fill();
+    both.enqueue();
+    both.expect_data();
+    both.to.meet();
+    int version = 0;
+    nccl::check(ncclGetVersion(&version));
+    return "NCCL " + std::to_string(version);
+  });
+}
+
+std::string captured() {
+  return between_two([](pair& both) -> std::string {
+    both.enqueue();  // connects
+    both.fill();
+    both.on.view().synchronize();
+    cuda::detail::capture step(both.on);
+    both.enqueue();
+    auto const graph = step.finish();
+    for (int i = 0; i < 2; ++i) cuda::check(cudaGraphLaunch(graph.get(), both.on.view()));
+    both.expect_data();
+    both.to.meet();
+    return {};
+  });
+}
+
+std::string abort() {
+  return ends_in_time([](pair& both) {
+    nccl::communicator* const one = &both.own;
+    nccl::communicator::abort({&one, 1});
+  });
+}
+
+std::string revoke() {
+#if NCCL_VERSION_CODE >= 22807
+  return ends_in_time([](pair& both) {
+    nccl::detail::check_started(ncclCommRevoke(both.own.get(), NCCL_REVOKE_DEFAULT));
+  });
+#else
+  throw not_here{"NCCL is older than 2.28.7"};
+#endif
+}
+
+constexpr line lines[] = {
+    {"NCCL: a message between two ranks", message, 25, "nccl", "all that goes over NCCL"},
+    {"NCCL: captured messages", captured, 25, "replay", "steps over NCCL that are replayed"},
+    {"NCCL: an abort in time", abort, 25, "abort", "failures over NCCL that end in time"},
+    {"NCCL: a revoke in time", revoke, 25, "revoke", "adopted communicators"}};
+
+}  // namespace
+}  // namespace zbpp::bench
+
+int main() { return zbpp::bench::try_lines(zbpp::bench::lines); }
