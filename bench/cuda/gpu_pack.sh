@@ -47,11 +47,11 @@ pack_program() {
   done
 }
 
-# libraries_of PROGRAM: those that travel. Those of the system and of the driver belong to the machine;
-# those of NCCL and of matrix products are too large.
+# libraries_of PROGRAM: those that travel. Those of the system, of its compiler and of the driver belong to
+# each other and to the machine; those of NCCL and of matrix products are too large.
 libraries_of() {
   ldd "$1" 2>/dev/null | sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' |
-    grep -v -e '/lib\(c\|m\|dl\|rt\|pthread\|resolv\)\.so' -e '/lib\(cuda\|nccl\|cublas\|cublasLt\)\.so' ||
+    grep -v -e '/lib\(c\|m\|dl\|rt\|pthread\|resolv\|gcc_s\|stdc++\)\.so' -e '/lib\(cuda\|nccl\|cublas\|cublasLt\)\.so' ||
     true
 }
 

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=sh disable=SC2034,SC2086,SC2154
+# The groups of `run gpu`, with their programs and parts. Functions only; run_gpu.sh reads them. $short and
+# $whole are an option, or nothing, so they are not quoted.
+
+# programs_of GROUP
+programs_of() {
+  case $1 in
+    contact) echo "contact contact_nccl" ;;
+    copies) echo "12_gpu_processes nccl_check" ;;
+    device) echo "10_one_gpu 11_many_gpus device_check bench_cuda" ;;
+    plan) echo "bench_cuda" ;;
+    nccl) echo "nccl_check bench_nccl" ;;
+    nccl_faults) echo "nccl_check" ;;
+    trainer) echo "train_gpt_cuda train_gpt_cuda_compare" ;;
+    sanitizer) echo "device_check" ;;
+  esac
+}
+
+# The limits of a group's parts are at most its own in all. Each is above the deadlines of the program,
+# so that the library's own message is what ends it: 60 s, and 40 s in nccl_check.
+
+# The programs of all other groups rely on what this one tries. What it finds holds for this device until
+# it is run again.
+group_contact() {
+  part contact 150 contact
+  part contact_nccl 120 contact_nccl
+  if [ "$listing" = no ]; then
+    {
+      printf '%s\n' "$device"
+      cat "$logs"/part-contact*.log 2>/dev/null || true
+    } >"$build/contact"
+    heed_contact
+  fi
+}
+
+# heed_contact: sets off, and whole where a GPU cannot be cut into parts
+heed_contact() {
+  off=
+  if [ "$(head -n 1 "$build/contact" 2>/dev/null)" != "$device" ]; then
+    return 0
+  fi
+  off=$(sed -n 's/^turned off://p' "$build/contact" | tr '\n' ' ')
+  case " $off " in
+    *" parts "*)
+      whole=--whole-gpu
+      echo "run: ranks share the whole GPU, for parts of it do not work (see the group contact)" >&2
+      ;;
+  esac
+}
+
+# What needs no NCCL comes next.
+group_copies() {
+  rank_1_ends_with=0
+  processes 12_gpu_processes 2 90 12_gpu_processes
+  for ranks in 2 4; do
+    processes "copies train" "$ranks" 50 nccl_check train_copies
+  done
+  processes "copies at_once" 2 50 nccl_check at_once_copies
+  CUDA_DEVICE_MAX_CONNECTIONS=1
+  processes "copies one_queue" 2 50 nccl_check one_queue_copies
+  CUDA_DEVICE_MAX_CONNECTIONS=32
+  for ranks in 2 4; do
+    fail_ranks copies 70 _copies
+  done
+}
+
+# fail_ranks NAME SECONDS [WAY]: one of `ranks` ranks throws, and dies
+fail_ranks() {
+  processes "$1 throw" "$ranks" "$2" nccl_check "throw${3:-}"
+  rank_1_ends_with=9
+  processes "$1 kill" "$ranks" "$2" nccl_check "kill${3:-}"
+  rank_1_ends_with=0
+}
+
+group_device() {
+  part 10_one_gpu 30 10_one_gpu
+  part 11_many_gpus 30 11_many_gpus
+  part device_parts 80 device_check parts $short $whole
+  part device_bits 150 device_check bits $short $whole
+  # What is set for all programs otherwise: main says why.
+  CUDA_DEVICE_MAX_CONNECTIONS=1
+  part device_bits_one_queue 50 device_check bits --short $whole
+  CUDA_DEVICE_MAX_CONNECTIONS=32
+  CUDA_MODULE_LOADING=LAZY
+  part device_bits_lazy_loading 50 device_check bits --short $whole
+  CUDA_MODULE_LOADING=EAGER
+  part device_fault 30 device_check fault
+  figures transfers 70 bench_cuda transfers $whole
+  figures issuing 90 bench_cuda issuing $whole
+}
+
+group_plan() {
+  figures plan 540 bench_cuda plan $whole
+}
+
+group_nccl() {
+  rank_1_ends_with=0
+  part nccl_self 50 nccl_check self
+  nccl=$(sed -n 's/^NCCL \([0-9.]*\)$/\1/p' "$logs/part-nccl-self.log" 2>/dev/null || true)
+  figures nccl_to_itself 80 bench_nccl self
+  for act in train replay at_once adopted; do
+    processes "nccl $act" 2 55 nccl_check "$act"
+  done
+  CUDA_DEVICE_MAX_CONNECTIONS=1
+  processes "nccl one_queue" 2 55 nccl_check one_queue
+  CUDA_DEVICE_MAX_CONNECTIONS=32
+  CUDA_MODULE_LOADING=LAZY
+  processes "nccl lazy_loading" 2 55 nccl_check train
+  CUDA_MODULE_LOADING=EAGER
+  processes nccl_pair 2 120 bench_nccl pair $short --json "$logs/figures-nccl_pair.json" \
+    --markdown "$logs/figures-nccl_pair.md"
+}
+
+group_nccl_faults() {
+  rank_1_ends_with=0
+  ranks=4
+  processes "nccl train" 4 100 nccl_check train
+  for ranks in 2 4; do
+    fail_ranks nccl 100
+  done
+}
+
+group_trainer() {
+  text=$root/examples/train_gpt_cuda/lanes.hpp
+  if [ "$dry" = yes ]; then
+    set -- --steps 2 --width 16 --heads 2 --context 8 --batch 2 --layers 5 --microbatches 4 --text "$text"
+  elif [ -e "$root/text" ]; then # packed, for the programs' own is in the folder they were compiled in
+    set -- --steps 20 --text "$root/text"
+  else
+    set -- --steps 20
+  fi
+  set -- "$@" ${whole:+"$whole"}
+  part train_gpt 130 train_gpt_cuda --check "$@"
+  part train_gpt_traced 110 train_gpt_cuda --measure --trace "$logs/trace.json" "$@"
+  part train_gpt_steps 110 train_gpt_cuda --check --clip 1 --step synchronous,post-validated \
+    --policy zb_h2,zb_v "$@"
+  part train_gpt_replayed 60 train_gpt_cuda --check --replay pass --policy zb_v "$@"
+  part train_gpt_one_graph 60 train_gpt_cuda --check --replay step --policy zb_v "$@"
+  part train_gpt_at_once 60 train_gpt_cuda --check --replay step --steps-at-once 2 --policy zb_v "$@"
+  part train_gpt_compare 50 train_gpt_cuda_compare "$text"
+}
+
+group_sanitizer() {
+  for name in memcheck racecheck; do
+    seconds=250
+    if ! can_run "$name" device_check; then
+      continue
+    elif [ "$dry" = yes ]; then
+      note "$name" skipped "it needs a GPU"
+    elif ! command -v compute-sanitizer >/dev/null; then
+      note "$name" skipped "compute-sanitizer is not there; install it with the CUDA Toolkit (cuda-sanitizer)"
+      lack
+    else
+      run_part compute-sanitizer --tool "$name" --error-exitcode 9 "$path" bits --short $whole
+    fi
+  done
+}
