@@ -28,8 +28,8 @@ struct not_here {
 
 /// Says how something ended.
 struct ending {
-  enum class kind { good, bad, not_here } how = kind::bad;
-  std::string says;
+  enum class kind { good, bad, not_here } result = kind::bad;
+  std::string text;
 };
 
 namespace detail {
@@ -82,20 +82,20 @@ inline bool listen(int from, std::chrono::seconds limit, std::string& heard) {
   }
   ::close(ends[1]);
   ending found;
-  bool const in_time = detail::listen(ends[0], limit, found.says);
+  bool const in_time = detail::listen(ends[0], limit, found.text);
   ::close(ends[0]);
   ::kill(-child, SIGKILL);
   if (!in_time) {
-    found.says += (found.says.empty() ? "" : "; ") + std::string("it did not end within ") +
+    found.text += (found.text.empty() ? "" : "; ") + std::string("it did not end within ") +
                   std::to_string(limit.count()) + " s";
     return found;  // the system ends it when the driver lets go
   }
   int status = 0;
   ::waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) found.how = ending::kind::good;
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) found.how = ending::kind::not_here;
-  if (WIFSIGNALED(status) && found.says.empty())
-    found.says = "signal " + std::to_string(WTERMSIG(status)) + " ended it";
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) found.result = ending::kind::good;
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) found.result = ending::kind::not_here;
+  if (WIFSIGNALED(status) && found.text.empty())
+    found.text = "signal " + std::to_string(WTERMSIG(status)) + " ended it";
   return found;
 }
 
@@ -133,18 +133,18 @@ class link {
 /// @return what rank 0 found
 [[nodiscard]] inline std::string run_as_two(std::function<std::string(link const&)> const& body) {
   int ends[2];
-  int told[2];
+  int words[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0 ||
-      ::pipe2(told, O_CLOEXEC) != 0)
+      ::pipe2(words, O_CLOEXEC) != 0)
     throw std::runtime_error("there is no pair of sockets");
   auto const other = ::fork();
   if (other < 0) throw std::runtime_error("there is no further process");
   if (other == 0) {
     ::close(ends[0]);
-    detail::end_by(told[1], [&] { return body(link(1, ends[1])); });
+    detail::end_by(words[1], [&] { return body(link(1, ends[1])); });
   }
   ::close(ends[1]);
-  ::close(told[1]);
+  ::close(words[1]);
   std::string failure;
   std::string found;
   try {
@@ -155,7 +155,7 @@ class link {
   ::close(ends[0]);
   std::string heard;
   int status = 0;
-  if (!detail::listen(told[0], std::chrono::seconds(5), heard))
+  if (!detail::listen(words[0], std::chrono::seconds(5), heard))
     throw std::runtime_error("rank 1 does not end; rank 0: " + failure);
   ::waitpid(other, &status, 0);
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)

@@ -27,13 +27,13 @@
 namespace zbpp::bench {
 namespace {
 
-void expect(bool good, std::string const& what) {
-  if (!good) throw std::runtime_error(what);
+void expect(bool good, std::string const& fault) {
+  if (!good) throw std::runtime_error(fault);
 }
 
-int attribute(cudaDeviceAttr what) {
+int attribute(cudaDeviceAttr name) {
   int value = 0;
-  cuda::check(cudaDeviceGetAttribute(&value, what, 0));
+  cuda::check(cudaDeviceGetAttribute(&value, name, 0));
   return value;
 }
 

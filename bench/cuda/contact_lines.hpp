@@ -41,8 +41,8 @@ struct line {
     if (count_devices() == 0) throw std::runtime_error("there is no CUDA device");
     return std::string();
   });
-  if (there.how != ending::kind::good) {
-    std::fprintf(stderr, "contact: %s\n", there.says.c_str());
+  if (there.result != ending::kind::good) {
+    std::fprintf(stderr, "contact: %s\n", there.text.c_str());
     return 3;
   }
   std::set<std::string> off;
@@ -50,10 +50,10 @@ struct line {
     std::printf("%s: ", each.name);
     std::fflush(stdout);  // before there are two processes
     auto const found = run_alone(std::chrono::seconds(each.seconds), each.tried);
-    auto const more = found.says.empty() ? "" : ", " + found.says;
-    if (found.how == ending::kind::good) {
+    auto const more = found.text.empty() ? "" : ", " + found.text;
+    if (found.result == ending::kind::good) {
       std::printf("works%s\n", more.c_str());
-    } else if (found.how == ending::kind::not_here) {
+    } else if (found.result == ending::kind::not_here) {
       std::printf("not tried%s\n", more.c_str());
     } else {
       std::printf("DOES NOT WORK%s; turns off: %s\n", more.c_str(), each.turns_off);

@@ -21,8 +21,8 @@ namespace {
 constexpr std::size_t size = 4096;
 constexpr std::chrono::seconds patience{15};
 
-nccl::pause_call limited(char const* what) {
-  return nccl::limited_pause(patience, std::string(what) + " within 15 s");
+nccl::pause_call limited(char const* fault) {
+  return nccl::limited_pause(patience, std::string(fault) + " within 15 s");
 }
 
 // Two processes, each with a communicator of both.

@@ -17,10 +17,10 @@ using zbpp::bench::ending;
 
 bool all_good = true;
 
-void expect(char const* what, ending const& found, ending::kind how, std::string const& says) {
-  if (found.how == how && found.says == says) return;
+void expect(char const* name, ending const& found, ending::kind result, std::string const& text) {
+  if (found.result == result && found.text == text) return;
   all_good = false;
-  std::printf("FAILED, %s: it says '%s'\n", what, found.says.c_str());
+  std::printf("FAILED, %s: it says '%s'\n", name, found.text.c_str());
 }
 
 ending alone(std::function<std::string()> const& body) {
