@@ -144,8 +144,10 @@ class svg_drawing {
       auto const middle =
           px(100 * (std::int64_t{path[i].rank} * options_.row_height) +
              50 * (options_.row_height - gap_));
-      body_ += (i == 0 ? "M" : "L") + px(x(path[i].start)) + " " + middle;
-      body_ += "H" + px(x(path[i].end));
+      body_ += i == 0 ? 'M' : 'L';
+      body_ += px(x(path[i].start)) + " " + middle;
+      body_ += 'H';
+      body_ += px(x(path[i].end));
     }
     body_ += "\"><title>critical path</title></path>\n";
   }
