@@ -128,6 +128,10 @@ has_system_nccl() {
   return 1
 }
 
+# Between folders, whose names may have blanks.
+newline='
+'
+
 # package_folders MODULE: where a Python package lies, whichever Python has it; nothing if none has
 package_folders() {
   for python in python3 python "${VIRTUAL_ENV:-}/bin/python" "${CONDA_PREFIX:-}/bin/python" \
@@ -141,6 +145,7 @@ print(*importlib.util.find_spec(sys.argv[1]).submodule_search_locations, sep="\n
 # nccl_wheel: the folder of NCCL in a Python package (nvidia-nccl-cu12, nvidia-nccl-cu13); nothing if
 # there is none
 nccl_wheel() {
+  IFS=$newline # of the subshell that this is called in
   for folder in $(package_folders nvidia.nccl); do
     if [ -e "$folder/include/nccl.h" ] && [ -e "$folder/lib" ]; then
       echo "$folder"
@@ -151,6 +156,7 @@ nccl_wheel() {
 
 # package_libraries: the folders of the libraries that NVIDIA's Python packages bring along
 package_libraries() {
+  IFS=$newline
   for folder in $(package_folders nvidia); do
     ls -d "$folder"/*/lib 2>/dev/null || true
   done

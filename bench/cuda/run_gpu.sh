@@ -209,11 +209,14 @@ look_for_nccl() {
 
 # find_libraries: makes programs find those of CUDA and NCCL in Python packages, and last those packed
 find_libraries() {
+  blanks=$IFS
+  IFS=$newline
   for folder in ${NCCL_ROOT:+"$NCCL_ROOT/lib"} $(package_libraries) "$build/lib"; do
     if [ -d "$folder" ]; then
       LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
     fi
   done
+  IFS=$blanks
   export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}"
 }
 
