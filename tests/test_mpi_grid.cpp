@@ -9,6 +9,7 @@
 #include <support/catch.hpp>
 #include <support/checked_model.hpp>
 #include <support/group_suite.hpp>
+#include <support/mpi_meeting.hpp>
 #include <support/plain_flow.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
@@ -16,7 +17,6 @@
 #include <support/toy_run.hpp>
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -30,18 +30,6 @@ using zbpp::grid_axis;
 using zbpp::grid_layout;
 using zbpp::step_kind;
 using zbpp::detail::index;
-
-namespace {
-
-// Patient enough for a busy machine.
-zbpp::mpi::rendezvous meet() {
-  zbpp::asio::rendezvous_settings settings;
-  settings.collective_deadline = std::chrono::seconds(60);
-  settings.deadline = std::chrono::seconds(30);
-  return zbpp::mpi::rendezvous(MPI_COMM_WORLD, settings);
-}
-
-}  // namespace
 
 TEST_CASE("collective calls of a grid over MPI give what they promise", "[mpi][grid]") {
   auto run = meet();

@@ -11,6 +11,7 @@
 #include <support/catch.hpp>
 #include <support/checked_model.hpp>
 #include <support/count_allocations.hpp>
+#include <support/mpi_meeting.hpp>
 #include <support/plan_grid.hpp>
 #include <support/rank_outcome.hpp>
 #include <support/refusal.hpp>
@@ -38,14 +39,6 @@ using zbpp::step_kind;
 using zbpp::mpi::ranks_settings;
 
 namespace {
-
-// Patient enough for a busy machine.
-zbpp::mpi::rendezvous meet() {
-  zbpp::asio::rendezvous_settings settings;
-  settings.collective_deadline = std::chrono::seconds(60);
-  settings.deadline = std::chrono::seconds(30);
-  return zbpp::mpi::rendezvous(MPI_COMM_WORLD, settings);
-}
 
 // What the rank of this process gives, and for the others what threads do.
 template <class Stage = toy::hand_written>

@@ -15,6 +15,7 @@
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -82,24 +83,10 @@ std::vector<history> train(
     place.place = at;
     pipeline replica(planned, place, own.stages(), options);
     for (int const count : {3, steps - 3})
-      replica.run(count, [&](step_result const& step) {
-        result.losses.push_back(step.losses);
-        result.norms.push_back(step.update.norm);
-        result.coefficients.push_back(step.update.coefficient);
-        result.scales.push_back(step.update.loss_scale);
-      });
+      replica.run(count, [&](step_result const& step) { result.add(step); });
     result.bits = own.bits();
   });
   return all;
-}
-
-// Without agreement a step reports no norm; the bits tell.
-void forget_updates(std::vector<history>& all) {
-  for (auto& each : all) {
-    each.norms.clear();
-    each.coefficients.clear();
-    each.scales.clear();
-  }
 }
 
 template <class Visit>
@@ -139,9 +126,8 @@ void check(
         auto on_threads = train(planned, threads{}, all, options);
         auto in_turn = train(planned, virtual_time{}, all, options);
         if (!is_agreed) {
-          forget_updates(expected);
-          forget_updates(on_threads);
-          forget_updates(in_turn);
+          for (auto* const outcome : {&expected, &on_threads, &in_turn})
+            std::ranges::for_each(*outcome, &history::forget_updates);
         }
         INFO(planned.policy() << " on " << planned.problem().placement().name());
         CAPTURE(static_cast<int>(kind));

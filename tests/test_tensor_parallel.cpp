@@ -20,6 +20,7 @@
 #include <support/tensor_model.hpp>
 #include <support/thinned.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <functional>
@@ -85,25 +86,10 @@ std::vector<std::vector<history>> train(
     place.place = at;
     pipeline shared(planned, place, own.stages(), options);
     for (int const count : {3, steps - 3})
-      shared.run(count, [&](step_result const& step) {
-        result.losses.push_back(step.losses);
-        result.norms.push_back(step.update.norm);
-        result.coefficients.push_back(step.update.coefficient);
-        result.scales.push_back(step.update.loss_scale);
-      });
+      shared.run(count, [&](step_result const& step) { result.add(step); });
     result.bits = own.bits();
   });
   return all;
-}
-
-// Without agreement a step reports no norm; the bits tell.
-void forget_updates(std::vector<std::vector<history>>& all) {
-  for (auto& replica : all)
-    for (auto& each : replica) {
-      each.norms.clear();
-      each.coefficients.clear();
-      each.scales.clear();
-    }
 }
 
 template <class Visit>
@@ -139,7 +125,8 @@ void check(
     auto on_threads = train(planned, threads{}, all, options);
     auto in_turn = train(planned, virtual_time{}, all, options);
     if (!is_agreed)
-      for (auto* const each : {&expected, &on_threads, &in_turn}) forget_updates(*each);
+      for (auto* const outcome : {&expected, &on_threads, &in_turn})
+        for (auto& replica : *outcome) std::ranges::for_each(replica, &history::forget_updates);
     INFO(planned.policy() << " on " << planned.problem().placement().name());
     CAPTURE(static_cast<int>(kind), settings.members);
     for (std::size_t n = 0; n < all.size(); ++n)

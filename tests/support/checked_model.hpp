@@ -12,6 +12,7 @@
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>
 #include <zbpp/runtime/stage.hpp>
+#include <zbpp/runtime/step_result.hpp>
 #include <zbpp/runtime/training.hpp>
 
 #include <support/policy_grid.hpp>
@@ -396,6 +397,20 @@ struct history {
   std::vector<double> coefficients;
   std::vector<double> scales;
   std::vector<std::uint32_t> bits;
+
+  /// Takes in what a step gave.
+  void add(step_result const& step) {
+    losses.push_back(step.losses);
+    norms.push_back(step.update.norm);
+    coefficients.push_back(step.update.coefficient);
+    scales.push_back(step.update.loss_scale);
+  }
+  /// Forgets what steps without agreement do not report.
+  void forget_updates() {
+    norms.clear();
+    coefficients.clear();
+    scales.clear();
+  }
 
   friend bool operator==(history const& a, history const& b) {
     auto const same = [](std::vector<double> const& x, std::vector<double> const& y) {

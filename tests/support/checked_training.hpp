@@ -57,10 +57,7 @@ outcome train(
       auto const& update = step.update;
       CHECK(update.step == static_cast<std::int64_t>(result.given.losses.size()));
       CHECK(pipe.steps() == update.step + 1);
-      result.given.losses.push_back(step.losses);
-      result.given.norms.push_back(update.norm);
-      result.given.coefficients.push_back(update.coefficient);
-      result.given.scales.push_back(update.loss_scale);
+      result.given.add(step);
       for (auto const& rank : step.ranks) result.seen.early += rank.is_early ? 1 : 0;
       result.seen.amended += update.is_amended ? 1 : 0;
       result.seen.skipped += update.is_skipped ? 1 : 0;
