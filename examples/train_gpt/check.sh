@@ -77,6 +77,26 @@ apart_by() {
     --text "$text" --out "$scratch" "$@" >"$scratch/log" 2>&1
 }
 apart() { apart_by 'exec "$0" "$@"' "$@"; }
+# over_mpi RANKS ARGUMENT...: trains in as many processes that mpirun starts.
+over_mpi() {
+  ranks=$1
+  shift
+  timeout 280 "$MPI_RUN" -n "$ranks" "$program" --transport mpi $model --text "$text" \
+    --out "$scratch" "$@" >"$scratch/log" 2>&1
+}
+# equals START RANKS ARGUMENT...: trains in one process and, by `apart` or `over_mpi`, in many, and compares.
+equals() {
+  start=$1 n=$2
+  shift 2
+  ends 0 "one process, $n ranks" here --ranks "$n" --no-reference "$@"
+  right=$(digest)
+  rm -f "$scratch/loss.svg"
+  ends 0 "$n processes" "$start" "$n" "$@"
+  gives "$right" "$n processes"
+  says ' yes '
+  [ -s "$scratch/loss.svg" ] || fail "$n processes: no loss.svg"
+  echo "$n processes, $*: $right"
+}
 
 # What a run told to be saved is not lost to the next, of what it told else $every steps at most.
 least=0
@@ -295,27 +315,14 @@ check_explaining() {
 }
 
 check_tcp() {
-  # same RANKS ARGUMENT...: trains in one process and in many, and compares.
-  same() {
-    n=$1
-    shift
-    ends 0 "one process, $n ranks" here --ranks "$n" --no-reference "$@"
-    right=$(digest)
-    rm -f "$scratch/loss.svg"
-    ends 0 "$n processes" apart "$n" "$@"
-    gives "$right" "$n processes"
-    says ' yes '
-    [ -s "$scratch/loss.svg" ] || fail "$n processes: no loss.svg"
-    echo "$n processes, $*: $right"
-  }
-  same 2 --policy zb_v --layers 4 --steps 12
+  equals apart 2 --policy zb_v --layers 4 --steps 12
   # Some of these steps are early, and some of those are amended.
-  same 2 --policy zb_h2 --layers 4 --steps 40 --clip 1.5 --tied
+  equals apart 2 --policy zb_h2 --layers 4 --steps 40 --clip 1.5 --tied
   says 'ZB-H2.* yes .* [1-9][0-9]* *[1-9][0-9]*$'
   # The last stage, which has the losses, is not on rank 0.
-  same 3 --policy zb_h1 --layers 7 --steps 8 --microbatches 5 --optimizer sgd --seed 9
+  equals apart 3 --policy zb_h1 --layers 7 --steps 8 --microbatches 5 --optimizer sgd --seed 9
 
-  same 3 --policy greedy_auto --layers 4 --steps 8 --vocabulary-parallel --vocabulary 301
+  equals apart 3 --policy greedy_auto --layers 4 --steps 8 --vocabulary-parallel --vocabulary 301
 
   # A grid of pipelines, which any other one goes on from.
   small=$model
@@ -391,28 +398,8 @@ check_tcp() {
 }
 
 check_mpi() {
-  # over_mpi RANKS ARGUMENT...: trains in as many processes.
-  over_mpi() {
-    n=$1
-    shift
-    timeout 280 "$MPI_RUN" -n "$n" "$program" --transport mpi $model --text "$text" \
-      --out "$scratch" "$@" >"$scratch/log" 2>&1
-  }
-  # same RANKS ARGUMENT...: trains in one process and in many, and compares.
-  same() {
-    n=$1
-    shift
-    ends 0 "one process, $n ranks" here --ranks "$n" --no-reference "$@"
-    right=$(digest)
-    rm -f "$scratch/loss.svg"
-    ends 0 "$n processes" over_mpi "$n" "$@"
-    gives "$right" "$n processes"
-    says ' yes '
-    [ -s "$scratch/loss.svg" ] || fail "$n processes: no loss.svg"
-    echo "$n processes, $*: $right"
-  }
-  same 2 --policy zb_v --layers 4 --steps 8 --explain
-  same 3 --policy zb_h2 --layers 4 --steps 12 --clip 1.5 --tied
+  equals over_mpi 2 --policy zb_v --layers 4 --steps 8 --explain
+  equals over_mpi 3 --policy zb_h2 --layers 4 --steps 12 --clip 1.5 --tied
 
   # A grid of pipelines.
   small=$model

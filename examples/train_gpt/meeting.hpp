@@ -7,14 +7,11 @@
 #include "settings.hpp"
 #include <zbpp/asio/rendezvous.hpp>
 
-#include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
 namespace gpt {
 
@@ -105,16 +102,6 @@ template <class Work>
     tell(failed.what());
     return 1;
   }
-}
-
-/// Gives every rank the losses after the first `known`, which `root` has.
-inline void share_losses(
-    zbpp::asio::rendezvous& meeting, int root, std::size_t known, std::vector<double>& losses) {
-  auto const unknown = std::span(losses).subspan(known);
-  auto const told = meeting.broadcast(std::as_bytes(unknown), root);
-  zbpp::asio::wire_reader from(told);
-  for (auto& loss : unknown) loss = from.get<double>();
-  from.expect_end();
 }
 
 }  // namespace gpt

@@ -332,8 +332,7 @@ struct leading_pipeline {
   auto const& problem = planned.problem();
   run_record record{.name = planned.policy(), .first = state.steps, .keeps_times = true};
   run_display display(record, how, steps);
-  zbpp::in_process_grid grid(
-      {.pipeline = problem.ranks(), .data = how.replicas, .tensor = members});
+  zbpp::in_process_grid grid(how.layout_of(problem.ranks()).stated());
   grid.run([&](zbpp::grid_place const& place) {
     auto own_backend = backend;
     own_backend.place = place;

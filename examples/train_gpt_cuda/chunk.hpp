@@ -49,22 +49,6 @@ struct pass_work {
   }
 };
 
-/// Names the blocks of a chunk, first to last - 1.
-struct block_range {
-  index first;
-  index last;
-};
-
-/// Cuts the blocks evenly; where that leaves some over, the first stages take one more each, as
-/// the last has the head.
-/// @param stages  at most `layers`
-[[nodiscard]] inline block_range blocks_of_stage(index layers, index stages, index stage) {
-  auto const share = layers / stages;
-  auto const over = layers % stages;
-  auto const first = stage * share + std::min(stage, over);
-  return {first, first + share + (stage < over ? 1 : 0)};
-}
-
 /// Holds what a microbatch keeps in a chunk between its passes.
 template <class Tensor>
 struct chunk_saved {
@@ -80,7 +64,7 @@ class chunk {
   /// Lists the parameters; all is on the host until `prepare`.
   /// @param how  gradients are those of the mean loss over all its microbatches
   /// @param on   outlives the chunk
-  chunk(training const& how, text const& on, block_range blocks)
+  chunk(training const& how, text const& on, range blocks)
       : how_(how),
         s_(how.model),
         text_(&on),

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -111,7 +112,10 @@ class ranks_apart {
   /// Lets all processes know the losses, which one has.
   /// @throws zbpp::error, the failure of the run
   void share(run_record& run, zbpp::placement const& placement) const {
-    share_losses(*meeting_, root(placement), 0, run.losses);
+    auto const all = meeting_->broadcast(std::as_bytes(std::span(run.losses)), root(placement));
+    zbpp::asio::wire_reader from(all);
+    for (auto& loss : run.losses) loss = from.get<double>();
+    from.expect_end();
   }
 
  private:

@@ -31,7 +31,7 @@ class chunk_stage {
   chunk_stage(training const& how, text const& on, int stages, int stage)
       : how_(how),
         stage_(stage),
-        model_(how, on, blocks_of_stage(how.model.layers, stages, stage)),
+        model_(how, on, part_of(how.model.layers, stages, stage)),
         optimizer_(how.optimizer, model_.parameters()) {}
 
   /// Is the life of one microbatch on this stage.
@@ -166,7 +166,7 @@ template <class Numbers>
   };
   std::vector<zbpp::stage_costs> all;
   for (int stage = 0; stage < placement.stages(); ++stage) {
-    auto const blocks = blocks_of_stage(s.layers, placement.stages(), stage);
+    auto const blocks = part_of(s.layers, placement.stages(), stage);
     chunk const of(how, on, blocks);
     auto const& keeps = of.keeps();
     auto const rows = of.row_bytes();
