@@ -40,7 +40,8 @@ struct device {
   }
 };
 
-TEST_CASE("as compiled by nvcc, kernels of benchmarks scale and fold with the bits of the host") {
+TEST_CASE("as compiled by nvcc, kernels of benchmarks scale, multiply and fold with the bits of "
+          "the host") {
   if (!ptx::missing().empty()) return skip(ptx::missing());
   for (int const count : {1, 3, 31, 255, 256, 257, 1000}) {
     ZBPP_SEEDED(random, count);
@@ -61,6 +62,19 @@ TEST_CASE("as compiled by nvcc, kernels of benchmarks scale and fold with the bi
             on.launch("scale_kernel", size, random, to, from, 1.7F, 0.3F, count);
           });
       CHECK(scaling == "");
+    }
+    for (bool const adds : {false, true}) {
+      auto const multiplying = on.memory.difference(
+          [&] {
+            for (int i = 0; i < count; ++i) to[i] = multiplied(to, x, g, adds, i);
+          },
+          [&] {
+            ptx::launch_size const size{(count + threads - 1) / threads, threads};
+            float const* const a = x;
+            float const* const b = g;
+            on.launch("multiply_kernel", size, random, to, a, b, adds, count);
+          });
+      CHECK(multiplying == "");
     }
     auto const folding = on.memory.difference(
         [&] { *sum = folded(*sum, x, g, count); },

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a channel over NCCL takes by the size of messages: to oneself, or between the two processes
-// of a run, each way on a communicator and a stream of its own, as `nccl::ranks` has them; what a
-// message of a pipeline takes by copies and by NCCL; and how many multiprocessors a receive holds
-// while it waits. `./run gpu` starts it. Exit status: 0 good, 1 something failed, 2 wrong
+// What a counter takes that orders streams, and a channel over NCCL by the size of messages: to
+// oneself, or between the two processes of a run, each way on a communicator and a stream of its
+// own, as `nccl::ranks` has them; what a message of a pipeline takes by copies and by NCCL; how
+// many multiprocessors a receive holds while it waits; and what sums over two replicas take, alone
+// and beside passes. `./run gpu` starts it. Exit status: 0 good, 1 something failed, 2 wrong
 // arguments, 3 no device.
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/nccl/communicator.hpp>
+#include <zbpp/nccl/detail/peer_channels.hpp>
 #include <zbpp/nccl/measure_transfers.hpp>
 #include <zbpp/nccl/settings.hpp>
 
@@ -54,6 +56,14 @@ class channel {
   void receive(device_memory const& to, std::size_t size, int peer) const {
     launch(
         [&] { nccl::check(ncclRecv(to.get(), size, ncclInt8, peer, communicator_.get(), on())); });
+  }
+  // Adds up floats over all ranks, in place.
+  void sum(device_memory const& data, std::size_t size) const {
+    launch([&] {
+      auto* const values = data.get<float>();
+      nccl::check(ncclAllReduce(
+          values, values, size / sizeof(float), ncclFloat32, ncclSum, communicator_.get(), on()));
+    });
   }
   // Send and receive stand in one group, or neither could end.
   void send_to_oneself(device_memory const& from, device_memory const& to, std::size_t size) const {
@@ -112,6 +122,32 @@ double median_of(int repeats, Call const& call) {
 
 double rate(std::size_t size, double microseconds) {
   return static_cast<double>(size) / microseconds * 1e-3;
+}
+
+// What orders copies between processes, beside what orders those of one.
+void counters(report& into) {
+  table& result =
+      into.begin("From stream to stream of one GPU, with nothing in between", {"by", "us"});
+  cuda::stream const first(cuda::stream_priority::usual);
+  cuda::stream const second(cuda::stream_priority::usual);
+  result.add(
+      {std::string("an event"),
+       1e3 * measure_transfer({{.compute = first.view()}, {.compute = second.view()}})});
+  nccl::detail::shared_page const page;
+  nccl::detail::stream_values const values(0);
+  auto* const counter = static_cast<std::uint32_t*>(page.on_device());
+  cuda::event const begin(cuda::event_kind::timing);
+  cuda::event const end(cuda::event_kind::timing);
+  constexpr std::uint32_t hops = 100;
+  first.view().record(begin);
+  for (std::uint32_t i = 1; i <= hops; ++i) {
+    values.write((i % 2 == 1 ? first : second).view(), counter, i);
+    values.wait((i % 2 == 1 ? second : first).view(), counter, i);
+  }
+  first.view().record(end);  // after an even number of hops
+  first.view().synchronize();
+  result.add({std::string("a counter in a page of the host"), 1e3 * between(begin, end) / hops});
+  into.save();
 }
 
 std::vector<std::string> columns(std::string const& latency) {
@@ -225,8 +261,33 @@ void between_two(asio::rendezvous& run, report& into, sizes const& all) {
   }
 }
 
-// A kernel of many short blocks on all multiprocessors, alone and beside a receive that waits:
-// where it takes n / (n - k) of its time, the receive holds k of n multiprocessors.
+// Many short blocks on all multiprocessors.
+class wide_kernel {
+ public:
+  wide_kernel() {
+    cuda::check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, here()));
+  }
+
+  [[nodiscard]] int multiprocessors() const { return multiprocessors_; }
+  void run() const {
+    cuda::check(burn(computes_.view(), 8 * 64 * multiprocessors_, 500, sink_.get<float>()));
+    computes_.view().synchronize();
+  }
+
+ private:
+  [[nodiscard]] static int here() {
+    int device = 0;
+    cuda::check(cudaGetDevice(&device));
+    return device;
+  }
+
+  int multiprocessors_ = 0;
+  device_memory sink_{sizeof(float)};
+  cuda::stream computes_{cuda::stream_priority::usual};
+};
+
+// A kernel alone, and beside a receive that waits: where it takes n / (n - k) of its time, the
+// receive holds k of n multiprocessors.
 void waiting_receive(asio::rendezvous& run, report& into, sizes const& all) {
   table& result = into.begin(
       "What a receive holds while it waits",
@@ -235,15 +296,9 @@ void waiting_receive(asio::rendezvous& run, report& into, sizes const& all) {
        "a kernel on all of them alone, ms",
        "beside the receive, ms",
        "multiprocessors held"});
-  int multiprocessors = 0;
-  cuda::check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
   device_memory const data(4096);
-  device_memory const sink(sizeof(float));
-  cuda::stream const computes(cuda::stream_priority::usual);
-  auto const kernel = [&] {
-    cuda::check(burn(computes.view(), 8 * 64 * multiprocessors, 500, sink.get<float>()));
-    computes.view().synchronize();
-  };
+  wide_kernel const wide;
+  auto const kernel = [&] { wide.run(); };
   for (int const ctas : all.ctas) {
     pair_of_channels const pair(run, ctas);
     one_way(pair, run.rank(), data, 4096);  // connects
@@ -260,10 +315,102 @@ void waiting_receive(asio::rendezvous& run, report& into, sizes const& all) {
     pair.there.on().synchronize();
     result.add(
         {std::int64_t{ctas},
-         std::int64_t{multiprocessors},
+         std::int64_t{wide.multiprocessors()},
          1e-3 * times[0],
          1e-3 * times[1],
-         multiprocessors * (1 - times[0] / times[1])});
+         wide.multiprocessors() * (1 - times[0] / times[1])});
+    into.save();
+  }
+}
+
+// Sums of gradients as `nccl::ranks` has them, in place on a stream of their own. The first one of
+// a size may connect anew, for which the host waits.
+void sums(asio::rendezvous& run, report& into, sizes const& all) {
+  table& result = into.begin(
+      "NCCL, a sum over two replicas",
+      {"bytes",
+       "most CTAs",
+       "the first call alone, us",
+       "the calls alone, us",
+       "from the call to the sum, us",
+       "one of many in a row, us",
+       "that in GB/s"});
+  for (int const ctas : all.ctas) {
+    channel const own(shared_id(run), 2, run.rank(), ctas);
+    for (auto const size : all.bytes) {
+      int const repeats = all.repeats_of(size);
+      device_memory const data(size);
+      cuda::check(cudaMemsetAsync(data.get(), 0, size, own.on().get()));
+      auto const once = [&] { own.sum(data, size); };
+      run.barrier();
+      auto const first = microseconds_of(once);
+      own.on().synchronize();
+      auto const arrives = median_of(repeats, [&] {
+        once();
+        own.on().synchronize();
+      });
+      auto const calls = median_of(repeats, once);
+      own.on().synchronize();
+      auto const row = microseconds_of([&] {
+                         for (int i = 0; i < repeats; ++i) once();
+                         own.on().synchronize();
+                       }) /
+                       repeats;
+      result.add(
+          {static_cast<std::int64_t>(size),
+           std::int64_t{ctas},
+           first,
+           calls,
+           arrives,
+           row,
+           rate(size, row)});
+      into.save();
+    }
+  }
+}
+
+// What a kernel loses beside sums, and they beside it.
+void sums_beside_passes(asio::rendezvous& run, report& into, sizes const& all) {
+  table& result = into.begin(
+      "Passes beside sums over two replicas",
+      {"most CTAs",
+       "bytes of a sum",
+       "a kernel on all multiprocessors alone, ms",
+       "beside sums, ms",
+       "a sum alone, us",
+       "beside the kernel, us"});
+  auto const size = all.bytes.back();
+  auto const repeats = all.repeats_of(size);
+  device_memory const data(size);
+  wide_kernel const wide;
+  for (int const ctas : all.ctas) {
+    channel const own(shared_id(run), 2, run.rank(), ctas);
+    cuda::check(cudaMemsetAsync(data.get(), 0, size, own.on().get()));
+    auto const enqueue = [&] {
+      for (int i = 0; i < repeats; ++i) own.sum(data, size);
+    };
+    enqueue();
+    own.on().synchronize();
+    auto const alone = median_of(repeats, [&] { wide.run(); });
+    run.barrier();
+    auto const sums_alone = microseconds_of([&] {
+      enqueue();
+      own.on().synchronize();
+    });
+    run.barrier();
+    double beside = 0;
+    auto const sums_beside = microseconds_of([&] {
+      enqueue();
+      beside = microseconds_of([&] { wide.run(); });
+      while (cudaStreamQuery(own.on().get()) == cudaErrorNotReady) wide.run();
+    });
+    result.add(
+        {std::int64_t{ctas},
+         static_cast<std::int64_t>(size),
+         1e-3 * alone,
+         1e-3 * beside,
+         sums_alone / repeats,
+         sums_beside / repeats});
     into.save();
   }
 }
@@ -299,7 +446,7 @@ void messages_of_pipelines(asio::rendezvous& run, report& into, bool is_short) {
 }
 
 // One of two processes; rank 0 writes for both.
-void pair(choices const& chosen) {
+void between_processes(choices const& chosen) {
   run_as_rank({}, false, [&](asio::rendezvous& run) {
     if (run.ranks() != 2)
       throw error(
@@ -307,21 +454,24 @@ void pair(choices const& chosen) {
     bool const writes = run.rank() == 0;
     report into(writes ? chosen.markdown : "", writes ? chosen.json : "");
     auto const all = sizes_of(chosen.is_short);
-    messages_of_pipelines(run, into, chosen.is_short);
-    waiting_receive(run, into, all);  // the shorter one first
-    between_two(run, into, all);
+    if (chosen.act == "sums") {
+      sums_beside_passes(run, into, all);
+      sums(run, into, all);
+    } else {
+      messages_of_pipelines(run, into, chosen.is_short);
+      waiting_receive(run, into, all);  // the shorter one first
+      between_two(run, into, all);
+    }
     if (writes) into.write_markdown(std::cout);
   });
 }
 
 void run(choices const& chosen) {
-  if (chosen.act == "pair") {
-    pair(chosen);
-  } else {
-    report into(chosen.markdown, chosen.json);
-    to_oneself(into, sizes_of(chosen.is_short));
-    into.write_markdown(std::cout);
-  }
+  if (chosen.act != "self") return between_processes(chosen);
+  report into(chosen.markdown, chosen.json);
+  counters(into);
+  to_oneself(into, sizes_of(chosen.is_short));
+  into.write_markdown(std::cout);
 }
 
 }  // namespace
@@ -329,5 +479,5 @@ void run(choices const& chosen) {
 
 int main(int count, char** arguments) {
   return zbpp::bench::run_benchmark(
-      "bench_nccl", count, arguments, {"self", "pair"}, zbpp::bench::run);
+      "bench_nccl", count, arguments, {"self", "pair", "sums"}, zbpp::bench::run);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the tests show on a model of CUDA, shown on a real device: parts of it, pipelines to the
-// bit, captured passes, faults. Exit status: 0 good, 1 something failed, 3 no device, 77 skipped.
+// bit, captured passes, optimizers, faults. Exit status: 0 good, 1 something failed, 3 no device,
+// 77 skipped.
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/cuda/graph.hpp>
 #include <zbpp/cuda/partition.hpp>
@@ -13,7 +14,9 @@
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <algorithm>
+#include <array>
 #include <bench/cuda/measuring.hpp>
+#include <bench/cuda/optimizer_bits.hpp>
 #include <bench/cuda/toy.hpp>
 #include <cstddef>
 #include <exception>
@@ -229,6 +232,17 @@ int check_bits(bool is_short, bool whole_gpu, int devices) {
   return check.all_good() ? 0 : 1;
 }
 
+int check_optimizers(bool is_short) {
+  checks check;
+  for (auto const undo : {optim::undo_method::weights, optim::undo_method::copies})
+    check(
+        "optimizers that keep " +
+            std::string(undo == optim::undo_method::weights ? "weights" : "copies") +
+            " have the bits of the host",
+        [&] { expect_optimizers_of_host(undo, is_short); });
+  return check.all_good() ? 0 : 1;
+}
+
 // A kernel that writes where nothing is ends the step; CUDA cannot go on, and says so every time.
 int check_fault() {
   checks check;
@@ -261,6 +275,7 @@ int run(std::string_view act, bool is_short, bool whole_gpu, int devices) {
   }
   if (act == "parts") return check_parts(is_short);
   if (act == "bits") return check_bits(is_short, whole_gpu, devices);
+  if (act == "optimizers") return check_optimizers(is_short);
   return check_fault();
 }
 
@@ -274,8 +289,9 @@ int main(int count, char** arguments) {
   bool const is_short = take("--short");
   bool const whole_gpu = take("--whole-gpu");
   std::string_view const act = given.size() == 1 ? given.front() : "";
-  if (act != "parts" && act != "bits" && act != "fault") {
-    std::cerr << "usage: device_check parts | bits | fault [--short] [--whole-gpu]\n";
+  constexpr std::array acts{"parts", "bits", "optimizers", "fault"};
+  if (std::ranges::find(acts, act) == acts.end()) {
+    std::cerr << "usage: device_check parts | bits | optimizers | fault [--short] [--whole-gpu]\n";
     return 2;
   }
   int devices = 0;

@@ -17,6 +17,13 @@ __host__ __device__ inline float scaled(float const* from, float factor, float a
   return factor * value + addend;
 }
 
+/// @return element i of what `multiply` writes
+__host__ __device__ inline float multiplied(
+    float const* to, float const* a, float const* b, bool adds, int i) {
+  float const product = a[i] * b[i];
+  return adds ? to[i] + product : product;
+}
+
 /// @return what `fold` makes of a sum
 __host__ __device__ inline float folded(float sum, float const* x, float const* g, int count) {
   for (int i = 0; i < count; ++i) sum = sum * 0.5F + x[i] * g[i];

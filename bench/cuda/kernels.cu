@@ -47,6 +47,11 @@ __global__ void scale_kernel(float* to, float const* from, float factor, float a
   if (i < count) to[i] = scaled(from, factor, addend, i);
 }
 
+__global__ void multiply_kernel(float* to, float const* a, float const* b, bool adds, int count) {
+  int const i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < count) to[i] = multiplied(to, a, b, adds, i);
+}
+
 __global__ void fold_kernel(float* to, float const* x, float const* g, int count) {
   *to = folded(*to, x, g, count);
 }
@@ -74,6 +79,12 @@ cudaError_t scale(
     cudaStream_t on, float* to, float const* from, float factor, float addend, int count) {
   scale_kernel<<<(count + threads - 1) / threads, threads, 0, on>>>(
       to, from, factor, addend, count);
+  return cudaGetLastError();
+}
+
+cudaError_t multiply(
+    cudaStream_t on, float* to, float const* a, float const* b, bool adds, int count) {
+  multiply_kernel<<<(count + threads - 1) / threads, threads, 0, on>>>(to, a, b, adds, count);
   return cudaGetLastError();
 }
 

@@ -25,6 +25,10 @@ cudaError_t fill_bf16(cudaStream_t on, void* values, std::size_t count, std::uin
 cudaError_t scale(
     cudaStream_t on, float* to, float const* from, float factor, float addend, int count);
 
+/// to[i] = a[i] * b[i], or adds that, each operation rounded; `to` may be one of them.
+cudaError_t multiply(
+    cudaStream_t on, float* to, float const* a, float const* b, bool adds, int count);
+
 /// One after the other: *to = *to / 2 + x[i] * g[i], each operation rounded.
 cudaError_t fold(cudaStream_t on, float* to, float const* x, float const* g, int count);
 

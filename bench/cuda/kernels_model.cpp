@@ -84,6 +84,16 @@ cudaError_t scale(
   });
 }
 
+cudaError_t multiply(
+    cudaStream_t on, float* to, float const* a, float const* b, bool adds, int count) {
+  std::vector<model::range> reads{floats(a, count), floats(b, count)};
+  if (adds) reads.push_back(floats(to, count));
+  std::vector<model::range> const writes{floats(to, count)};
+  return model::launch(on, "multiply", reads, writes, [=] {
+    for (int i = 0; i < count; ++i) to[i] = multiplied(to, a, b, adds, i);
+  });
+}
+
 cudaError_t fold(cudaStream_t on, float* to, float const* x, float const* g, int count) {
   return model::launch(
       on, "fold", {floats(to, 1), floats(x, count), floats(g, count)}, {floats(to, 1)}, [=] {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <bench/cuda/ranks.hpp>
+#include <bench/cuda/replicas.hpp>
 #include <bench/cuda/shared_id.hpp>
 #include <bench/cuda/toy.hpp>
 #include <chrono>
@@ -185,6 +186,48 @@ void train_adopted(asio::rendezvous& run) {
   train(run, "gpipe", settings, {.layout = channel_layout::one_per_rank});
 }
 
+// Two replicas of a pipeline add up their gradients on the devices.
+void train_replicas(
+    asio::rendezvous& run,
+    placement const& where,
+    step_kind kind,
+    nccl::ranks_settings const& settings,
+    lower_options lowering = {}) {
+  lowering.step = kind;
+  auto const model = replicas::problem_of(where, 4 * where.ranks());
+  auto const planned = make_plan(find_policy(builtin_policies(), "zb_h1"), model, lowering);
+  grid_layout const layout({.pipeline = model.ranks(), .data = replicas::count}, run.ranks());
+  auto const at = layout.coordinates(run.rank());
+  replicas::stage own(at.pipeline, at.data);
+  std::vector<stage_ref> stages{stage_ref(own)};
+  training_options training{.learning_rate = [](std::int64_t) { return replicas::learning_rate; }};
+  if (agrees_on_steps(planned.program())) training.clip = 1e30;  // which they agree not to do
+  std::vector<double> losses;
+  {
+    pipeline pipe{planned, nccl::ranks(run, layout, settings), stages, training};
+    pipe.run(steps, [&losses](step_result const& of) {
+      losses.insert(losses.end(), of.losses.begin(), of.losses.end());
+    });
+  }
+  auto const right = replicas::expected(model.stages(), model.microbatches(), steps);
+  auto const place =
+      "replica " + std::to_string(at.data) + ", stage " + std::to_string(at.pipeline);
+  expect(
+      own.weights() == right.weights[zbpp::detail::index(at.pipeline)],
+      place + " has other weights than one process");
+  if (at.pipeline + 1 == model.stages())
+    expect(losses == right.losses[zbpp::detail::index(at.data)], place + " has other losses");
+}
+
+void train_all_replicas(
+    asio::rendezvous& run,
+    nccl::ranks_settings const& settings,
+    lower_options const& lowering = {}) {
+  auto const where = placement::linear(run.ranks() / replicas::count);
+  for (auto const kind : {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated})
+    train_replicas(run, where, kind, settings, lowering);
+}
+
 // Every rank that lives has to learn of the failure, in time, and who failed.
 void stop(asio::rendezvous& run, bool kills, bool peer_copies) {
   constexpr int culprit = 1;
@@ -237,6 +280,10 @@ void take_part(std::string_view act) {
       train_all(run, carries);
     } else if (act == "one_queue") {
       train_all(run, carries, in_one_order);
+    } else if (act == "sums") {
+      train_all_replicas(run, carries);
+    } else if (act == "one_queue_sums") {
+      train_all_replicas(run, carries, in_one_order);
     } else if (act == "at_once") {
       carries.steps_at_once = 2;
       train_all(run, carries);
@@ -264,6 +311,8 @@ int main(int count, char** arguments) {
       "replay",
       "at_once",
       "adopted",
+      "sums",
+      "one_queue_sums",
       "throw",
       "kill",
       "train_copies",
@@ -273,7 +322,7 @@ int main(int count, char** arguments) {
       "kill_copies"};
   if (std::ranges::find(acts, act) == acts.end()) {
     std::fputs(
-        "usage: nccl_check self | replay | adopted | ACT | ACT_copies\n"
+        "usage: nccl_check self | replay | adopted | sums | one_queue_sums | ACT | ACT_copies\n"
         "       where ACT is train, one_queue, at_once, throw or kill\n",
         stderr);
     return 2;
