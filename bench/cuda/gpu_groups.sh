@@ -10,10 +10,10 @@ programs_of() {
     copies) echo "12_gpu_processes nccl_check" ;;
     device) echo "10_one_gpu 11_many_gpus device_check bench_cuda" ;;
     plan) echo "bench_cuda" ;;
-    nccl) echo "nccl_check bench_nccl" ;;
+    nccl | nccl_sums) echo "nccl_check bench_nccl" ;;
     nccl_faults) echo "nccl_check" ;;
     trainer) echo "train_gpt_cuda train_gpt_cuda_compare" ;;
-    sanitizer) echo "device_check" ;;
+    sanitizer) echo "device_check train_gpt_cuda" ;;
   esac
 }
 
@@ -76,7 +76,7 @@ fail_ranks() {
 group_device() {
   part 10_one_gpu 30 10_one_gpu
   part 11_many_gpus 30 11_many_gpus
-  part device_parts 80 device_check parts $short $whole
+  part device_parts 70 device_check parts $short $whole
   part device_bits 150 device_check bits $short $whole
   # What is set for all programs otherwise: main says why.
   CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -85,9 +85,10 @@ group_device() {
   CUDA_MODULE_LOADING=LAZY
   part device_bits_lazy_loading 50 device_check bits --short $whole
   CUDA_MODULE_LOADING=EAGER
+  part device_optimizers 30 device_check optimizers $short
   part device_fault 30 device_check fault
   figures transfers 70 bench_cuda transfers $whole
-  figures issuing 90 bench_cuda issuing $whole
+  figures issuing 70 bench_cuda issuing $whole
 }
 
 group_plan() {
@@ -112,6 +113,19 @@ group_nccl() {
     --markdown "$logs/figures-nccl_pair.md"
 }
 
+# Replicas add up gradients on the devices.
+group_nccl_sums() {
+  rank_1_ends_with=0
+  for ranks in 2 4; do
+    processes "nccl sums" "$ranks" 80 nccl_check sums
+  done
+  CUDA_DEVICE_MAX_CONNECTIONS=1
+  processes "nccl one_queue_sums" 4 80 nccl_check one_queue_sums
+  CUDA_DEVICE_MAX_CONNECTIONS=32
+  processes nccl_sums 2 200 bench_nccl sums $short --json "$logs/figures-nccl_sums.json" \
+    --markdown "$logs/figures-nccl_sums.md"
+}
+
 group_nccl_faults() {
   rank_1_ends_with=0
   ranks=4
@@ -121,14 +135,22 @@ group_nccl_faults() {
   done
 }
 
-group_trainer() {
+# find_text: sets text, which the trainer learns
+find_text() {
   text=$root/examples/train_gpt_cuda/lanes.hpp
+  if [ "$dry" = no ] && [ -e "$root/text" ]; then # packed, for its own is where it was compiled
+    text=$root/text
+  fi
+}
+
+group_trainer() {
+  find_text
   if [ "$dry" = yes ]; then
     set -- --steps 2 --width 16 --heads 2 --context 8 --batch 2 --layers 5 --microbatches 4 --text "$text"
-  elif [ -e "$root/text" ]; then # packed, for the programs' own is in the folder they were compiled in
-    set -- --steps 20 --text "$root/text"
+  elif [ -e "$root/text" ]; then
+    set -- --steps 20 --text "$text"
   else
-    set -- --steps 20
+    set -- --steps 20 # it learns the documentation
   fi
   set -- "$@" ${whole:+"$whole"}
   part train_gpt 130 train_gpt_cuda --check "$@"
@@ -138,21 +160,35 @@ group_trainer() {
   part train_gpt_replayed 60 train_gpt_cuda --check --replay pass --policy zb_v "$@"
   part train_gpt_one_graph 60 train_gpt_cuda --check --replay step --policy zb_v "$@"
   part train_gpt_at_once 60 train_gpt_cuda --check --replay step --steps-at-once 2 --policy zb_v "$@"
-  part train_gpt_compare 50 train_gpt_cuda_compare "$text"
+  part train_gpt_compare 50 train_gpt_cuda_compare "$root/examples/train_gpt_cuda/lanes.hpp"
 }
 
+# The optimizers and a tiny trainer have kernels with shared memory, barriers and exchanges.
 group_sanitizer() {
-  for name in memcheck racecheck; do
-    seconds=250
-    if ! can_run "$name" device_check; then
-      continue
-    elif [ "$dry" = yes ]; then
-      note "$name" skipped "it needs a GPU"
-    elif ! command -v compute-sanitizer >/dev/null; then
-      note "$name" skipped "compute-sanitizer is not there; install it with the CUDA Toolkit (cuda-sanitizer)"
-      lack
-    else
-      run_part compute-sanitizer --tool "$name" --error-exitcode 9 "$path" bits --short $whole
-    fi
+  find_text
+  set -- --check --steps 2 --width 64 --heads 2 --context 32 --batch 2 --layers 4 --microbatches 4 \
+    --policy zb_v --text "$text" ${whole:+"$whole"}
+  for tool in memcheck racecheck synccheck initcheck; do
+    sanitize optimizers 30 device_check optimizers --short
+    sanitize trainer 80 train_gpt_cuda "$@"
   done
+  tool=memcheck
+  sanitize bits 140 device_check bits --short $whole
+}
+
+# sanitize NAME SECONDS PROGRAM [ARGUMENT...]: runs a program under a tool of compute-sanitizer
+sanitize() {
+  name="$tool $1"
+  seconds=$2
+  if ! can_run "$name" "$3"; then
+    return 0
+  elif [ "$dry" = yes ]; then
+    note "$name" skipped "it needs a GPU"
+  elif ! command -v compute-sanitizer >/dev/null; then
+    note "$name" skipped "compute-sanitizer is not there; install it with the CUDA Toolkit (cuda-sanitizer)"
+    lack
+  else
+    shift 3
+    run_part compute-sanitizer --tool "$tool" --error-exitcode 9 "$path" "$@"
+  fi
 }

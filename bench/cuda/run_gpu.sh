@@ -3,7 +3,7 @@
 # run_gpu.sh ROOT CXX [ARGUMENT...]: what `./run gpu` does, ARGUMENT being its arguments (`./run help`)
 # and CXX the C++ compiler. Exit status: 0 all that ran is well; 1 something failed; 2 wrong arguments,
 # or CMake failed; 3 there is no GPU, or something without which nothing can be built; 4 nothing failed,
-# and something is missing for some groups.
+# and some groups are not whole, since something is missing for them or the time was over.
 set -eu
 root=$1
 cxx=$2
@@ -18,7 +18,7 @@ shift 2
 . "$root/bench/cuda/gpu_pack.sh"
 
 # In the order of what one learns first from one GPU in three quarters of an hour.
-all_groups="contact copies device trainer sanitizer plan nccl nccl_faults"
+all_groups="contact copies device trainer sanitizer plan nccl nccl_sums nccl_faults"
 group_seconds=580 # of each group, its build included: ten minutes, less what its end takes
 
 # ---- arguments ----------------------------------------------------------------------------------
@@ -38,6 +38,7 @@ read_arguments() {
   build=
   results=
   limit=
+  within=
   pack=
   listing=no
   full=no
@@ -61,11 +62,14 @@ read_arguments() {
         ;;
       --build) build=$(folder --build "$value") ;;
       --results) results=$(folder --results "$value") ;;
-      --limit)
+      --limit | --within)
         case $value in
-          '' | 0* | *[!0-9]*) stop 2 "--limit takes a number of seconds, not '$value'" ;;
+          '' | 0* | *[!0-9]*) stop 2 "$1 takes a number of seconds, not '$value'" ;;
         esac
-        limit=$value
+        case $1 in
+          --limit) limit=$value ;;
+          --within) within=$value ;;
+        esac
         ;;
       --pack)
         if [ -z "$value" ] || [ -d "$value" ] || [ ! -d "$(dirname -- "$value")" ]; then
@@ -79,7 +83,7 @@ read_arguments() {
           *" $1 "*) groups="$groups $1" ;;
           *)
             stop 2 "gpu takes --arch LIST, --boost DIR, --build DIR, --results DIR, --limit SECONDS," \
-              "--pack FILE, --list, --dry, --full, --as-built, --whole-gpu and groups ($all_groups), not '$1'"
+              "--within SECONDS, --pack FILE, --list, --dry, --full, --as-built, --whole-gpu and groups ($all_groups), not '$1'"
             ;;
         esac
         ;;
@@ -371,7 +375,11 @@ can_run() {
     not_there "$1" "$2"
     return 1
   fi
-  if [ "$(now)" -ge "$group_end" ]; then
+  if [ -n "$run_end" ] && [ "$(now)" -ge "$run_end" ]; then
+    note "$1" skipped "the $within s of the run are over (--within)"
+    lack
+    return 1
+  elif [ "$(now)" -ge "$group_end" ]; then
     note "$1" failed "the $group_seconds s of the group are over"
     return 1
   fi
@@ -416,14 +424,14 @@ not_there() {
     note "$1" skipped "it compiles, and the model of CUDA cannot run it"
   else
     note "$1" skipped "$(why_left_out "$2")"
-    lack
+    [ "$dry" = yes ] || lack # not all has a model of CUDA
   fi
 }
 
-# lack: something is missing for a part of the group; not where that has no model of CUDA
+# lack: the group is not whole
 lack() {
-  case "$dry,$lacking " in
-    yes,* | *" $group "*) ;;
+  case "$lacking " in
+    *" $group "*) ;;
     *) lacking="$lacking $group" ;;
   esac
 }
@@ -562,8 +570,11 @@ run_group() {
   group=$1
   group_end=$((${began:-$(now)} + group_seconds))
   began= # what goes before the first group counts as its own
+  if [ -n "$run_end" ] && [ "$run_end" -lt "$group_end" ]; then
+    group_end=$run_end
+  fi
   unbuilt=
-  if [ "$as_built$listing" = nono ]; then
+  if [ "$as_built$listing" = nono ] && [ "$(now)" -lt "$group_end" ]; then
     build_group
   fi
   "group_$group"
@@ -589,7 +600,7 @@ cut_off() {
 # finish: names in the last line what is not whole; its status is that of the run
 finish() {
   if [ -n "$lacking" ]; then
-    echo "run: these groups are not whole, for something is missing, which stands above:$lacking" >&2
+    echo "run: these groups are not whole, and the lines above say why:$lacking" >&2
   fi
   if [ "$failed" = yes ]; then
     return 1
@@ -631,6 +642,7 @@ main() {
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
   read_arguments "$@"
+  run_end=${within:+$((began + within))}
   if [ "$listing" = yes ]; then
     run_groups
     return 0

@@ -186,13 +186,15 @@ is_json() {
 
 case="wrong arguments"
 gpu 2 "$complete" trainers
-said "groups (contact copies device trainer sanitizer plan nccl nccl_faults), not 'trainers'"
+said "groups (contact copies device trainer sanitizer plan nccl nccl_sums nccl_faults), not 'trainers'"
 gpu 2 "$complete" --arch ninety!
 said "not 'ninety!'"
 gpu 2 "$complete" --arch
 said "not ''"
-gpu 2 "$complete" --limit 0
-said "a number of seconds, not '0'"
+for option in --limit --within; do
+  gpu 2 "$complete" $option 0
+  said "$option takes a number of seconds, not '0'"
+done
 gpu 2 "$complete" --boost "$scratch"
 said "boost/version.hpp"
 gpu 2 "$complete" --build /dev/null/nowhere
@@ -267,11 +269,11 @@ said "without component nccl: NCCL 2.22 or newer was not found (set NCCL_ROOT)"
 said 'run: nccl_pair, 2 processes: skipped, NCCL 2.22 or newer was not found (set NCCL_ROOT)'
 said 'run: nccl train, 2 processes: ok'
 wrote 'NCCL 2.22 or newer was not found'
-tail -n 1 "$scratch/said" | grep -q 'something is missing, which stands above: nccl$' ||
+tail -n 1 "$scratch/said" | grep -q 'the lines above say why: nccl$' ||
   fail "the group that lacks something is not named last"
 FAILING=nccl_check
 gpu 1 "$complete" --as-built nccl
-tail -n 1 "$scratch/said" | grep -q 'above: nccl$' || fail "a failure hides what is missing"
+tail -n 1 "$scratch/said" | grep -q 'say why: nccl$' || fail "a failure hides what is missing"
 FAILING=
 LEFT_OUT=
 gpu 0 "$complete" --arch 90,100 --boost "$scratch/boost" plan
@@ -285,13 +287,16 @@ for result in 10_one_gpu device_parts device_bits transfers issuing plan nccl_se
   '12_gpu_processes, 2 processes' 'nccl train, 4 processes' 'nccl_pair, 2 processes' \
   'nccl kill, 4 processes' 'copies kill, 2 processes' train_gpt train_gpt_traced \
   train_gpt_steps train_gpt_replayed \
-  train_gpt_one_graph train_gpt_compare memcheck racecheck; do
+  train_gpt_one_graph train_gpt_compare 'nccl sums, 4 processes' 'nccl_sums, 2 processes' \
+  device_optimizers 'memcheck bits' 'racecheck trainer' 'synccheck optimizers' 'initcheck trainer'; do
   said "run: $result: ok"
   wrote "$result"
 done
 called 'nccl_check kill rank 3 hostid zbpp-3'
 called 'nccl_check throw_copies rank 1 '
 called 'device_check bits --short rank none'
+called 'device_check optimizers --short rank none'
+called 'train_gpt_cuda --check --steps 2 --width 64 .*--text .* rank none'
 wrote '1980 MHz, 95.30 W, 41'
 wrote 'found.by'
 wrote 570.1
@@ -310,8 +315,9 @@ ls "$scratch"/results/*-gpu-nvidia-fake-100-trainer-plan.md >/dev/null || fail "
 case="no compute-sanitizer"
 mv "$scratch/gpu/compute-sanitizer" "$scratch/away"
 gpu 4 "$with_gpu" --as-built sanitizer plan
-said 'run: memcheck: skipped, compute-sanitizer is not there'
-tail -n 1 "$scratch/said" | grep -q 'above: sanitizer$' || fail "the group is not named last"
+said 'run: memcheck bits: skipped, compute-sanitizer is not there'
+said 'run: initcheck trainer: skipped, compute-sanitizer is not there'
+tail -n 1 "$scratch/said" | grep -q 'say why: sanitizer$' || fail "the group is not named last"
 mv "$scratch/away" "$scratch/gpu/compute-sanitizer"
 
 case="a GPU that stays whole"
@@ -362,7 +368,7 @@ case="programs that are missing where they are packed"
 LEFT_OUT='nccl_check train_gpt_cuda_compare'
 gpu 4 "$complete" --arch 90 --pack "$scratch/gpu.tar.gz"
 said 'run: copies without nccl_check: NCCL 2.22 or newer was not found'
-tail -n 1 "$scratch/said" | grep -q 'above: copies trainer nccl nccl_faults$' ||
+tail -n 1 "$scratch/said" | grep -q 'say why: copies trainer nccl nccl_sums nccl_faults$' ||
   fail "the groups are not named last"
 LEFT_OUT=
 gpu 0 "$complete" --arch 90,100 plan # as before
@@ -391,7 +397,7 @@ HANGING=
 case="limits"
 gpu 0 "$bare" --list
 limits=$(grep '	' "$scratch/said")
-for group in contact copies device trainer sanitizer plan nccl nccl_faults; do
+for group in contact copies device trainer sanitizer plan nccl nccl_sums nccl_faults; do
   sum=$(echo "$limits" | sed -n "s/^$group	\([0-9]*\)	.*/\1/p" | sed 's/$/+/' | tr -d '\n')
   [ "$((${sum}0))" -le 580 ] || fail "the limits of $group are ${sum}0 s in all, and it has 580 s"
   [ "$((${sum}0))" -gt 0 ] || fail "$group has no parts"
@@ -399,12 +405,21 @@ done
 # Those over which ranks meet, or NCCL starts, end by themselves after 60 s, in nccl_check after 40 s.
 echo "$limits" | while IFS='	' read -r _ seconds name; do
   case $name in
-    12_gpu_processes* | nccl_pair* | nccl_to_itself) deadline=60 ;;
+    12_gpu_processes* | nccl_pair* | nccl_sums* | nccl_to_itself) deadline=60 ;;
     nccl* | copies*) deadline=40 ;;
     *) deadline=0 ;;
   esac
   [ "$seconds" -gt "$deadline" ] || fail "$name is ended after $seconds s, before its own deadline"
 done
+
+case="a run that ends before all groups"
+HANGING='bench_cuda'
+gpu 1 "$complete" --as-built --within 5 contact plan nccl trainer
+said 'run: plan: failed, it took more than [1-5] s'
+said 'run: nccl train, 2 processes: skipped, the 5 s of the run are over (--within)'
+said 'run: train_gpt: skipped, the 5 s of the run are over'
+tail -n 1 "$scratch/said" | grep -q 'say why: nccl trainer$' || fail "the groups are not named last"
+HANGING=
 
 case="NCCL that does not start"
 FAILING=nccl_check
