@@ -15,6 +15,7 @@
 #include <zbpp/runtime/step_result.hpp>
 #include <zbpp/runtime/training.hpp>
 
+#include <support/plain_steps.hpp>
 #include <support/policy_grid.hpp>
 
 #include <algorithm>
@@ -480,13 +481,9 @@ inline void sum_over_replicas(std::vector<std::unique_ptr<model>> const& replica
   pass_context const ctx(memory);
   std::vector<history> results(replicas.size());
   auto& result = results.front();
-  double scale = options.scaling.initial;
-  std::int64_t updates = 0;
-  std::int64_t finite = 0;
-  int due = 0;          // counted from 0, the number of optimizer steps at which ranks agree again
-  int steps_taken = 0;  // skipped ones, too
-  auto const& agreement = options.agreement;
+  plain_steps rules(options);
   for (int step = 0; step < steps; ++step) {
+    auto const scale = rules.scale();
     result.scales.push_back(scale);
     for (std::size_t n = 0; n < replicas.size(); ++n) {
       auto& own_model = *replicas[n];
@@ -506,14 +503,13 @@ inline void sum_over_replicas(std::vector<std::unique_ptr<model>> const& replica
         }
       }
     }
-    if ((step + 1) % options.accumulate != 0) {
+    if (!rules.is_due(step)) {
       result.norms.push_back(0);
       result.coefficients.push_back(1);
       continue;
     }
     sum_over_replicas(replicas, settings.stages);
     for (auto const& each : replicas) each->sum_tied();
-    bool const is_agreed = steps_taken++ == due;
     double sum = 0;
     bool has_tied = false;
     std::vector<bool> is_finite_stage(static_cast<std::size_t>(settings.stages), true);
@@ -529,44 +525,22 @@ inline void sum_over_replicas(std::vector<std::unique_ptr<model>> const& replica
         sum += state.is_finite ? state.sum_of_squares : std::numeric_limits<double>::infinity();
       }
     }
-    auto const norm = std::sqrt(sum) / scale;
-    bool const is_finite = std::isfinite(norm);
-    double coefficient = 1;
-    if (is_finite && options.clip > 0 && options.clip / (norm + 1e-6) < 1)
-      coefficient = options.clip / (norm + 1e-6);
-    result.norms.push_back(is_agreed ? norm : 0);
-    result.coefficients.push_back(is_agreed ? coefficient : 1);
+    auto const found = rules.judge(sum);
+    result.norms.push_back(found.norm);
+    result.coefficients.push_back(found.coefficient);
     for (int s = 0; s < settings.stages; ++s) {
       bool const is_alone =
-          !is_agreed || std::ranges::find(settings.at_once, s) != settings.at_once.end();
-      bool const takes_step = is_alone ? is_finite_stage[static_cast<std::size_t>(s)] : is_finite;
+          !found.is_agreed || std::ranges::find(settings.at_once, s) != settings.at_once.end();
+      bool const takes_step =
+          is_alone ? is_finite_stage[static_cast<std::size_t>(s)] : found.is_finite;
       for (auto const& each : replicas) {
         auto const optimizer = each->optimizer(s);
         if (optimizer && takes_step)
-          optimizer.step(
-              {updates, options.learning_rate(updates), is_alone ? 1 : coefficient, scale, true},
-              ctx);
+          optimizer.step(is_alone ? found.alone : found.together, ctx);
         else if (optimizer)
           optimizer.skip(ctx);
       }
     }
-    if (!is_agreed) {
-      ++updates;
-      continue;
-    }
-    auto const scale_before = scale;
-    if (is_finite) {
-      ++updates;
-      if (++finite == options.scaling.growth_interval) {
-        scale = std::min(options.scaling.largest, scale * 2);
-        finite = 0;
-      }
-    } else {
-      scale = std::max(options.scaling.smallest, scale / 2);
-      finite = 0;
-    }
-    bool const is_far = is_finite && norm < agreement.share * options.clip && scale == scale_before;
-    due = steps_taken + (is_far ? agreement.every - 1 : 0);
   }
   for (std::size_t n = 0; n < replicas.size(); ++n) {
     results[n].norms = result.norms;

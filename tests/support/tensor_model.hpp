@@ -16,6 +16,7 @@
 #include <zbpp/runtime/training.hpp>
 
 #include <support/checked_model.hpp>
+#include <support/plain_steps.hpp>
 #include <support/policy_grid.hpp>
 
 #include <cmath>
@@ -367,12 +368,9 @@ class model {
   pass_context const ctx(memory);
   history common;
   std::vector<std::vector<std::vector<double>>> losses(replicas.size());
-  double scale = options.scaling.initial;
-  std::int64_t updates = 0;
-  std::int64_t finite = 0;
-  int due = 0;          // counted from 0, the number of optimizer steps at which ranks agree again
-  int steps_taken = 0;  // skipped ones, too
+  plain_steps rules(options);
   for (int step = 0; step < steps; ++step) {
+    auto const scale = rules.scale();
     common.scales.push_back(scale);
     for (std::size_t n = 0; n < replicas.size(); ++n) {
       auto& own = replicas[n];
@@ -404,7 +402,7 @@ class model {
         }
       }
     }
-    if ((step + 1) % options.accumulate != 0) {
+    if (!rules.is_due(step)) {
       common.norms.push_back(0);
       common.coefficients.push_back(1);
       continue;
@@ -441,44 +439,19 @@ class model {
         squares += of_layer;
       }
     }
-    auto const norm = std::sqrt(squares) / scale;
-    bool const is_finite = std::isfinite(norm);
-    bool const is_agreed = steps_taken++ == due;
-    double coefficient = 1;
-    if (is_finite && options.clip > 0 && options.clip / (norm + 1e-6) < 1)
-      coefficient = options.clip / (norm + 1e-6);
-    common.norms.push_back(is_agreed ? norm : 0);
-    common.coefficients.push_back(is_agreed ? coefficient : 1);
+    auto const found = rules.judge(squares);
+    common.norms.push_back(found.norm);
+    common.coefficients.push_back(found.coefficient);
     for (auto const& own : replicas)
       for (auto const& each : own)
         for (int s = 0; s < settings.stages; ++s) {
           bool const takes_step =
-              is_agreed ? is_finite : is_finite_stage[static_cast<std::size_t>(s)];
+              found.is_agreed ? found.is_finite : is_finite_stage[static_cast<std::size_t>(s)];
           if (takes_step)
-            each->optimizer(s).step(
-                {updates, options.learning_rate(updates), is_agreed ? coefficient : 1, scale, true},
-                ctx);
+            each->optimizer(s).step(found.is_agreed ? found.together : found.alone, ctx);
           else
             each->optimizer(s).skip(ctx);
         }
-    if (!is_agreed) {
-      ++updates;
-      continue;
-    }
-    auto const scale_before = scale;
-    if (is_finite) {
-      ++updates;
-      if (++finite == options.scaling.growth_interval) {
-        scale = std::min(options.scaling.largest, scale * 2);
-        finite = 0;
-      }
-    } else {
-      scale = std::max(options.scaling.smallest, scale / 2);
-      finite = 0;
-    }
-    bool const is_far =
-        is_finite && norm < options.agreement.share * options.clip && scale == scale_before;
-    due = steps_taken + (is_far ? options.agreement.every - 1 : 0);
   }
   std::vector<std::vector<history>> results(replicas.size());
   for (std::size_t n = 0; n < replicas.size(); ++n)
