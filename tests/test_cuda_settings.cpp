@@ -185,6 +185,7 @@ TEST_CASE("each setting of ranks over NCCL has an effect", "[nccl][settings]") {
       {"on_fallback", [](auto& s) { s.on_fallback = count_line; }},
       {"layout", [](auto& s) { s.layout = zbpp::channel_layout::one_per_rank; }},
       {"most_ctas", [](auto& s) { s.most_ctas = 1000; }},  // more than the device has
+      {"sum_ctas", [](auto& s) { s.sum_ctas = -1; }},      // there are no sums
       {"adopted", [](auto& s) { s.adopted = reinterpret_cast<ncclComm_t>(8); }},  // there is none
       {"init_deadline", [](auto& s) { s.init_deadline = 0ms; }},
       {"share_losses", [](auto& s) { s.share_losses = true; }}};
@@ -216,6 +217,7 @@ TEST_CASE("each setting of what is asked about GPUs has an effect", "[nccl][sett
   changed_field<nccl::needs_settings> const needs[]{
       {"layout", [](auto& s) { s.layout = zbpp::channel_layout::one_per_rank; }},
       {"most_ctas", [](auto& s) { s.most_ctas = 2; }},
+      {"sum_ctas", [](auto& s) { s.sum_ctas = -1; }},  // there are no sums
       {"replay", [](auto& s) { s.replay = cuda::replay::step; }},
       {"steps_at_once", [](auto& s) { s.steps_at_once = 2; }},
       {"ranks_per_host", [](auto& s) { s.ranks_per_host = 2; }}};

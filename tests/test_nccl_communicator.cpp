@@ -207,7 +207,7 @@ TEST_CASE("all communicators begin before one is waited for", "[nccl]") {
       throw given_up();
     };
     CHECK_THROWS_AS(
-        nccl::detail::communicator_set(row, {{1, 1}}, map, ids, 1, bring_peers), given_up);
+        nccl::detail::communicator_set(row, {{1, 1}}, map, ids, {}, bring_peers), given_up);
     CHECK(ready == 4);
   }
 }
@@ -223,7 +223,7 @@ TEST_CASE("making communicators ends when other ranks do not come", "[nccl]") {
         {{0, 0}, {1, 1}},
         map,
         ids,
-        1,
+        {},
         nccl::limited_pause(std::chrono::milliseconds(20), "nobody came"));
   };
   CHECK(refusal(errc::no_rendezvous, make) == "communicator zbpp:1>2: nobody came");

@@ -105,12 +105,16 @@ bool is_same(std::vector<float> const& a, std::vector<float> const& b) {
 
 // Trains all ranks of all replicas.
 // @return how many of them have other weights than the reference
-int train(plan const& planned, replicas::training const& by, replicas::weights const& expected) {
+int train(
+    plan const& planned,
+    replicas::training const& by,
+    replicas::weights const& expected,
+    nccl::ranks_settings const& settings = {}) {
   auto const layout = layout_of(planned);
   std::mutex guard;
   int different = 0;
   auto const thrown = run_ranks(layout.ranks(), patient_settings(), [&](rendezvous& run) {
-    replica_rank rank(planned, run, by);
+    replica_rank rank(planned, run, by, settings);
     rank.pipe().run(by.steps - 2);
     rank.pipe().evaluate();
     rank.pipe().run(2);
@@ -226,6 +230,25 @@ TEST_CASE("with one queue of hardware, too, replicas over NCCL go on", "[nccl][g
       {.step = step_kind::post_validated, .layout = channel_layout::one_per_rank});
   CHECK(nccl::hardware_queues(planned.program()).most() == 1);
   for (int round = 0; round < thinned(6, 2); ++round) check(planned, {}, ++seed);
+}
+
+TEST_CASE("sums over replicas have thread blocks of their own", "[nccl][grid]") {
+  auto const planned = make_plan(
+      zbpp::zb_v{},
+      problem_of(zbpp::placement::v_shape(2), 4, 2, false),
+      {.step = step_kind::synchronous});
+  for (int const sums : {0, 1, 7}) {
+    auto const needs = nccl::device_needs_of(
+        planned.program(), planned.problem(), {.most_ctas = 3, .sum_ctas = sums});
+    for (auto const& each : needs) CHECK(each.waiting_ctas == 2 * 3 + (sums == 0 ? 3 : sums));
+  }
+  // With 6 for messages and 125 for sums one of 132 multiprocessors is left for passes.
+  auto machine = machine_of(planned, run_seed() + 3500);
+  machine.shares_memory = false;
+  checked_ranks const gpus(machine);
+  replicas::training const by;
+  replicas::reference alone(planned, by);
+  CHECK(train(planned, by, alone.train(), {.most_ctas = 3, .sum_ctas = 125}) == 0);
 }
 
 TEST_CASE("replicas over NCCL make what is said of their plan", "[nccl][grid]") {
@@ -489,6 +512,11 @@ TEST_CASE("what replicas over NCCL cannot do is refused in a line", "[nccl][grid
   check_told(
       refused(planned, {.peer_copies = false, .most_ctas = 50}),
       "messages may hold 50 multiprocessors for each of 3 communicators");
+  check_told(
+      refused(planned, {.peer_copies = false, .most_ctas = 2, .sum_ctas = 128}),
+      "messages and sums over replicas may hold 132 multiprocessors while they wait, and the "
+      "passes "
+      "of rank");
   // The same in step_async(), of whichever backend.
   auto const thrown = run_ranks(4, patient_settings(), [&](rendezvous& run) {
     replica_rank rank(planned, run, {});
@@ -537,7 +565,7 @@ class two_replicas {
         std::vector<nccl::detail::local_rank>{{0, 0}, {1, 1}},
         map,
         std::span(&id, 1),
-        1,
+        nccl::detail::cta_limits(),
         brief_pause());
     for (int rank : {0, 1}) ranks_.push_back(std::make_unique<rank_state>(*communicators_, rank));
   }

@@ -97,7 +97,7 @@ void for_each_plan_to_launch(int ranks, Visit visit) {
   std::vector<ncclUniqueId> ids(map.communicators.size());
   for (auto& id : ids) nccl::check(ncclGetUniqueId(&id));
   return std::make_shared<nccl::detail::communicator_set>(
-      channels, std::move(here), std::move(map), ids, 1, brief_pause());
+      channels, std::move(here), std::move(map), ids, nccl::detail::cta_limits(), brief_pause());
 }
 
 /// Runs all ranks that way, each on the device of its number.

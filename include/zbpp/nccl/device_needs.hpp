@@ -57,6 +57,7 @@ namespace zbpp::nccl {
 struct needs_settings {
   channel_layout layout = channel_layout::one_per_directed_pair;  ///< of the communicators
   int most_ctas = 1;                                              ///< of a message
+  int sum_ctas = 0;  ///< of a sum over replicas; 0: as many as a message
   cuda::replay replay = cuda::replay::none;
   int steps_at_once = 1;  ///< that `pipeline::step_async` lets be under way
   /// Ranks that are on a host, in the order of their numbers, and whose GPUs reach each other, so
@@ -72,7 +73,7 @@ struct needs_settings {
 /// @param code  one that `verify` accepts for the layout; with one buffer for each edge
 /// @return one for each rank; `device` is its number
 /// @throws error (bad_argument) when program and problem differ in placement or microbatches, or
-///         `ranks_per_host`, `steps_at_once` or `most_ctas` is below 1
+///         `ranks_per_host`, `steps_at_once` or `most_ctas` is below 1, or `sum_ctas` below 0
 /// @complexity O(instructions + messages * ranks)
 [[nodiscard]] inline std::vector<cuda::device_needs> device_needs_of(
     program const& code, problem const& problem, needs_settings const& settings = {}) {
@@ -85,6 +86,10 @@ struct needs_settings {
   zbpp::detail::require(
       settings.most_ctas >= 1,
       "most_ctas is below 1; give the thread blocks that a message may use");
+  zbpp::detail::require(
+      settings.sum_ctas >= 0,
+      "sum_ctas is negative; give the thread blocks that a sum may use, or 0");
+  auto const sum_ctas = settings.sum_ctas == 0 ? settings.most_ctas : settings.sum_ctas;
   bool const replays = settings.replay == cuda::replay::step;
   bool const has_order = replays || settings.steps_at_once > 1;
   traffic const messages(code);
@@ -103,7 +108,8 @@ struct needs_settings {
   std::vector<cuda::device_needs> result;
   std::vector<int> streams;
   for (int rank = 0; rank < code.ranks(); ++rank) {
-    auto const communicators = made.count_of(rank) + (reduces_gradients(code) ? 1 : 0);
+    auto const of_sums = reduces_gradients(code) ? 1 : 0;
+    auto const communicators = made.count_of(rank) + of_sums;
     auto const passes = std::ranges::count_if(
         code.instructions(rank), [](instruction const& one) { return one.is_pass(); });
     int senders = 0;
@@ -124,7 +130,7 @@ struct needs_settings {
              senders + detail::events_of_sums(code, rank) +
              (has_order ? 2 + settings.steps_at_once + communicators + senders + (replays ? 1 : 0)
                         : 0),
-         .waiting_ctas = settings.most_ctas * communicators,
+         .waiting_ctas = settings.most_ctas * made.count_of(rank) + sum_ctas * of_sums,
          .slots = slots[zbpp::detail::index(rank)]});
   }
   auto const queues = zbpp::hardware_queues(code, streams);
@@ -177,26 +183,33 @@ inline void check_hardware_queues(
 }
 
 /// Refuses settings with which waiting messages can hold all multiprocessors of a rank, so that no
-/// pass is left that could end the wait. A communicator runs one kernel at a time, so messages hold
-/// at most `most_ctas` for each.
+/// pass is left that could end the wait.
 /// @param made      those of the run
 /// @param rank      of the run
 /// @param sm_count  those that its passes have
 /// @throws error (bad_argument)
 inline void check_multiprocessors(
-    communicator_map const& made, int rank, int most_ctas, int sm_count) {
+    communicator_map const& made, int rank, cta_limits const& limits, int sm_count) {
+  auto const all = made.most_ctas_of(rank, limits);
+  if (all == 0 || all < sm_count) return;
+  auto const passes = "the passes of rank " + std::to_string(rank) + " have " +
+                      std::to_string(sm_count) + " in all; ";
+  if (limits.of_sum != limits.of_message)
+    throw error(
+        errc::bad_argument,
+        "messages and sums over replicas may hold " + std::to_string(all) +
+            " multiprocessors while they wait, and " + passes +
+            "lower ranks_settings::most_ctas and sum_ctas until these are more",
+        {.rank = rank});
   auto const communicators = made.count_of(rank);
-  auto const most = communicators == 0 ? most_ctas : (sm_count - 1) / communicators;
-  if (most_ctas <= most) return;
+  auto const most = (sm_count - 1) / communicators;
   auto const cure = most > 0
                         ? "set ranks_settings::most_ctas to " + std::to_string(most) + " or less"
                         : "give them more than " + std::to_string(communicators);
   throw error(
       errc::bad_argument,
-      "messages may hold " + std::to_string(most_ctas) + " multiprocessors for each of " +
-          std::to_string(communicators) +
-          " communicators while they wait, and the passes of rank " + std::to_string(rank) +
-          " have " + std::to_string(sm_count) + " in all; " + cure,
+      "messages may hold " + std::to_string(limits.of_message) + " multiprocessors for each of " +
+          std::to_string(communicators) + " communicators while they wait, and " + passes + cure,
       {.rank = rank});
 }
 

@@ -343,7 +343,7 @@ inline transfer_costs measure_transfers(
   zbpp::detail::require(
       run.ranks() == ranks,
       "the run has another number of processes than the problem has ranks; start one for each");
-  detail::check_deadline(settings);
+  detail::check_numbers(settings);
   static_cast<void>(cuda::shapes_of(problem, settings.edges));  // refuses edges without a size
   channel_map const map(problem.placement());
   auto const channels = detail::channels_of(problem.placement());

@@ -22,7 +22,7 @@
 namespace zbpp::nccl {
 
 /// Says how the rank of this process runs, and how messages travel. Give all ranks the same layout,
-/// edges, most_ctas, replay, steps_at_once, peer_copies and share_losses.
+/// edges, most_ctas, sum_ctas, replay, steps_at_once, peer_copies and share_losses.
 struct ranks_settings {
   std::optional<cuda::rank_device> device = {};  ///< none: the current device
   std::vector<cuda::message_shape> edges = {};   ///< one per edge; none: one buffer of its size
@@ -57,6 +57,8 @@ struct ranks_settings {
   channel_layout layout = channel_layout::one_per_directed_pair;
   /// Thread blocks that a message may use, each of which holds a multiprocessor while it waits.
   int most_ctas = 1;
+  /// The same for a sum over replicas, which waits for the other replicas; 0: as many as a message.
+  int sum_ctas = 0;
   /// The caller's communicator of all ranks, in the order of their numbers, for all messages as
   /// with `one_per_rank`; revoked when the run fails. Null: zbpp makes its own.
   ncclComm_t adopted = nullptr;

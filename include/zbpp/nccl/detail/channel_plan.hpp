@@ -40,6 +40,12 @@ struct communicator_members {
   }
 };
 
+/// States how many thread blocks a message, and a sum over replicas, may use.
+struct cta_limits {
+  int of_message = 1;
+  int of_sum = 1;
+};
+
 /// Maps channels to communicators.
 struct communicator_map {
   static constexpr int none = -1;
@@ -53,6 +59,17 @@ struct communicator_map {
   [[nodiscard]] int count_of(int rank) const noexcept {
     return static_cast<int>(
         std::ranges::count_if(communicators, [=](auto const& one) { return one.has(rank); }));
+  }
+  /// @return how many thread blocks a communicator may use, which runs one kernel at a time
+  [[nodiscard]] int most_ctas(std::size_t number, cta_limits const& limits) const noexcept {
+    return number < of_sums ? limits.of_sum : limits.of_message;
+  }
+  /// @return how many all communicators of a rank may use at one time
+  [[nodiscard]] int most_ctas_of(int rank, cta_limits const& limits) const noexcept {
+    int all = 0;
+    for (std::size_t k = 0; k < communicators.size(); ++k)
+      all += communicators[k].has(rank) ? most_ctas(k, limits) : 0;
+    return all;
   }
 };
 

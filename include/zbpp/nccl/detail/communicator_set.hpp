@@ -78,7 +78,7 @@ class communicator_set {
       std::vector<local_rank> here,
       communicator_map map,
       std::span<ncclUniqueId const> ids,
-      int most_ctas,
+      cta_limits const& limits,
       pause_call const& pause)
       : communicator_set(std::move(channels), std::move(here), std::move(map)) {
     zbpp::detail::require(
@@ -88,7 +88,8 @@ class communicator_set {
       for (std::size_t k = 0; k < ids.size(); ++k) {
         group together;
         add_endpoints(k, [&](local_rank const& local) {
-          return std::make_unique<endpoint>(local, map_.communicators[k], ids[k], most_ctas);
+          return std::make_unique<endpoint>(
+              local, map_.communicators[k], ids[k], map_.most_ctas(k, limits));
         });
         together.end();
       }

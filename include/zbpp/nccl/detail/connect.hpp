@@ -111,12 +111,21 @@ class gathered_values {
       "peer copies", uses_peer_copies(settings) ? "where GPUs reach each other" : "none");
 }
 
-/// Refuses a deadline that is over at once.
+/// @return the thread blocks of messages and sums
+[[nodiscard]] inline cta_limits limits_of(ranks_settings const& settings) {
+  return {settings.most_ctas, settings.sum_ctas == 0 ? settings.most_ctas : settings.sum_ctas};
+}
+
+/// Refuses a deadline that is over at once, and a negative number of thread blocks.
 /// @throws error (bad_argument)
-inline void check_deadline(ranks_settings const& settings) {
+inline void check_numbers(ranks_settings const& settings) {
   zbpp::detail::require(
       settings.init_deadline.count() > 0,
       "ranks_settings::init_deadline is 0 ms or less; set it above 0 ms");
+  zbpp::detail::require(
+      settings.sum_ctas >= 0,
+      "ranks_settings::sum_ctas is negative; set a number of thread blocks, or 0 for as many as "
+      "most_ctas");
 }
 
 /// @return what ranks compare of their settings
@@ -134,6 +143,7 @@ inline void check_deadline(ranks_settings const& settings) {
               std::string(to_string(layout_of(settings)))),
       asio::make_item("edges", shapes.empty() ? "one buffer each" : shapes),
       asio::make_item("most_ctas", std::to_string(settings.most_ctas)),
+      asio::make_item("sum_ctas", std::to_string(settings.sum_ctas)),
       asio::make_item("replay", settings.replay == cuda::replay::step ? "step" : "none"),
       asio::make_item("steps_at_once", std::to_string(settings.steps_at_once)),
       peer_copies_item(settings)};
@@ -307,7 +317,7 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
   check_gpus(map, exchange_gpus(run, device));
   auto const ids = exchange_ids(run, map);
   return std::make_shared<communicator_set>(
-      channels, std::vector{here}, std::move(map), ids, settings.most_ctas, pause);
+      channels, std::vector{here}, std::move(map), ids, limits_of(settings), pause);
 }
 
 /// Tells why NCCL carries the messages of a channel, where somebody wants to know.
@@ -487,7 +497,7 @@ inline void make_peer_channels(
       streams_of_rank(code, run.rank(), map.count_of(rank), peers.senders()),
       rank);
   if (settings.adopted == nullptr)
-    check_multiprocessors(map, rank, settings.most_ctas, context.sm_count());
+    check_multiprocessors(map, rank, limits_of(settings), context.sm_count());
   return make_communicators(run.channel, context.device(), channels, std::move(map), settings);
 }
 

@@ -258,7 +258,7 @@ class ranks::executor : public asio::one_rank {
           cuda::detail::checked_steps_at_once(settings.steps_at_once, settings.traces));
       cuda::detail::check_launch(launched);
       if (settings.device) cuda::detail::check_confined(*settings.device);
-      detail::check_deadline(settings);
+      detail::check_numbers(settings);
       zbpp::detail::require(
           settings.adopted == nullptr || supervisor.places().layout() == nullptr,
           "a communicator is adopted in a grid, whose pipelines need one each; let zbpp make its "
