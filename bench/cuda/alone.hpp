@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs something in a process of its own, or in two, within a time, so that whatever hangs or
-// breaks there breaks nothing else. The program that calls this has not used CUDA before.
+// breaks there breaks nothing else. The program that calls this has not used CUDA before. What
+// happens in the process is in alone.cpp; on the model of CUDA, which is in one process, in
+// alone_model.cpp.
 #pragma once
 
 #include <chrono>
@@ -31,6 +33,11 @@ struct ending {
   enum class kind { good, bad, not_here } result = kind::bad;
   std::string text;
 };
+
+/// Runs `body` in this process; on the model with two devices that share memory, and what the model
+/// then finds wrong is an exception.
+/// @return what `body` found
+[[nodiscard]] std::string run_here(std::function<std::string()> const& body);
 
 namespace detail {
 
@@ -67,6 +74,25 @@ inline bool listen(int from, std::chrono::seconds limit, std::string& heard) {
   }
 }
 
+// @return what rank 0 found, where both ranks ended well
+inline std::string found_by_both(ending const& first, ending const& second) {
+  auto const is_good = [](ending const& one) { return one.result == ending::kind::good; };
+  if (!is_good(second))
+    throw std::runtime_error(
+        "rank 1: " + second.text + (is_good(first) ? "" : "; rank 0: " + first.text));
+  if (!is_good(first)) throw std::runtime_error("rank 0: " + first.text);
+  return first.text;
+}
+
+// @return what becomes of `body`, which is not to end the process
+inline ending end_of(std::function<std::string()> const& body) {
+  try {
+    return {ending::kind::good, body()};
+  } catch (std::exception const& failed) {
+    return {ending::kind::bad, failed.what()};
+  }
+}
+
 }  // namespace detail
 
 /// Runs `body`, which returns what it found, throws `not_here`, or fails by an exception.
@@ -78,7 +104,7 @@ inline bool listen(int from, std::chrono::seconds limit, std::string& heard) {
   if (child < 0) throw std::runtime_error("there is no further process");
   if (child == 0) {
     ::setpgid(0, 0);  // so that a signal reaches those that it starts
-    detail::end_by(ends[1], body);
+    detail::end_by(ends[1], [&body] { return run_here(body); });
   }
   ::close(ends[1]);
   ending found;
@@ -129,39 +155,9 @@ class link {
   int file_;
 };
 
-/// Runs `body` in two processes, ranks 0 and 1; to be called within `run_alone`.
+/// Runs `body` in two processes, ranks 0 and 1; to be called within `run_alone`. On the model they
+/// are two threads, and processes to the model alone.
 /// @return what rank 0 found
-[[nodiscard]] inline std::string run_as_two(std::function<std::string(link const&)> const& body) {
-  int ends[2];
-  int words[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0 ||
-      ::pipe2(words, O_CLOEXEC) != 0)
-    throw std::runtime_error("there is no pair of sockets");
-  auto const other = ::fork();
-  if (other < 0) throw std::runtime_error("there is no further process");
-  if (other == 0) {
-    ::close(ends[0]);
-    detail::end_by(words[1], [&] { return body(link(1, ends[1])); });
-  }
-  ::close(ends[1]);
-  ::close(words[1]);
-  std::string failure;
-  std::string found;
-  try {
-    found = body(link(0, ends[0]));
-  } catch (std::exception const& failed) {
-    failure = failed.what();
-  }
-  ::close(ends[0]);
-  std::string heard;
-  int status = 0;
-  if (!detail::listen(words[0], std::chrono::seconds(5), heard))
-    throw std::runtime_error("rank 1 does not end; rank 0: " + failure);
-  ::waitpid(other, &status, 0);
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    throw std::runtime_error("rank 1: " + heard + (failure.empty() ? "" : "; rank 0: " + failure));
-  if (!failure.empty()) throw std::runtime_error("rank 0: " + failure);
-  return found;
-}
+[[nodiscard]] std::string run_as_two(std::function<std::string(link const&)> const& body);
 
 }  // namespace zbpp::bench

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tries what zbpp needs of CUDA before anything relies on it (contact_lines.hpp); contact_nccl does
-// so of NCCL, whose library may not be there. Exit status: 0 all that is here works, 1 not all, 3
-// there is no device.
+// so of NCCL, whose library may not be there.
 #include <zbpp/cuda/detail/capture.hpp>
 #include <zbpp/cuda/detail/driver_api.hpp>
 #include <zbpp/cuda/handles.hpp>
@@ -16,8 +15,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <fcntl.h>
 #include <iterator>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <sys/mman.h>
@@ -149,29 +150,38 @@ std::string graph_on_part() {
 
 // ---- counters ----
 
-// Memory without a name that processes share; made before CUDA is used, mapped in all of them.
+// A page of memory without a name; another process finds it by way of the one that made it. It is
+// left to the end of both.
 class memfd_page {
  public:
   static constexpr std::size_t size = 4096;
+  struct place {
+    int process;
+    int file;
+  };
 
-  memfd_page() {
-    int const file = ::memfd_create("contact", MFD_CLOEXEC);
-    expect(file >= 0 && ::ftruncate(file, size) == 0, "memfd_create does not work");
-    memory_ = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    ::close(file);
-    expect(memory_ != MAP_FAILED, "a memfd cannot be mapped");
+  memfd_page() : at_{::getpid(), ::memfd_create("contact", MFD_CLOEXEC)} {
+    expect(at_.file >= 0 && ::ftruncate(at_.file, size) == 0, "memfd_create does not work");
+  }
+  explicit memfd_page(place of) : at_{::getpid(), -1} {
+    auto const path = "/proc/" + std::to_string(of.process) + "/fd/" + std::to_string(of.file);
+    at_.file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    expect(at_.file >= 0, "the memfd of another process cannot be opened");
   }
 
-  // Registers it in this process. @return its counter for streams
+  [[nodiscard]] place const& at() const { return at_; }
+  // Registers it. @return its counter for streams
   [[nodiscard]] CUdeviceptr counter() const {
-    cuda::check(cudaHostRegister(memory_, size, cudaHostRegisterMapped | cudaHostRegisterPortable));
+    auto* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, at_.file, 0);
+    expect(memory != MAP_FAILED, "a memfd cannot be mapped");
+    cuda::check(cudaHostRegister(memory, size, cudaHostRegisterMapped | cudaHostRegisterPortable));
     void* on_device = nullptr;
-    cuda::check(cudaHostGetDevicePointer(&on_device, memory_, 0));
+    cuda::check(cudaHostGetDevicePointer(&on_device, memory, 0));
     return reinterpret_cast<CUdeviceptr>(on_device);
   }
 
  private:
-  void* memory_ = nullptr;
+  place at_;
 };
 
 struct value_calls {
@@ -215,44 +225,61 @@ std::string values_with_flush() {
 
 // ---- processes ----
 
+constexpr std::size_t shared_size = std::size_t{1} << 20;
+
+// What the first process lets the second one write to.
+struct shared_places {
+  cudaIpcMemHandle_t memory;
+  memfd_page::place page;
+};
+
+std::string lend_memory(link const& to) {
+  memfd_page const page;
+  auto const counter = page.counter();
+  value_calls const calls;
+  cuda::stream const on(cuda::stream_priority::usual);
+  device_memory const data(shared_size);
+  cuda::check(cudaMemsetAsync(data.get(), 0, shared_size, on.view()));
+  on.view().synchronize();
+  shared_places lent{.memory = {}, .page = page.at()};
+  cuda::check(cudaIpcGetMemHandle(&lent.memory, data.get()));
+  to.send(lent);
+  to.meet();  // before anything waits for what would not come if the other process failed
+  cuda::detail::check_driver(calls.wait(on.view().get(), counter, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  to.meet();
+  expect_bytes(on, data.get(), shared_size, 90);
+  to.meet();
+  return {};
+}
+
+std::string write_to_lent_memory(link const& to) {
+  auto const lent = to.receive<shared_places>();
+  memfd_page const page(lent.page);
+  auto const counter = page.counter();
+  value_calls const calls;
+  cuda::stream const on(cuda::stream_priority::usual);
+  void* opened = nullptr;
+  cuda::check(cudaIpcOpenMemHandle(&opened, lent.memory, cudaIpcMemLazyEnablePeerAccess));
+  device_memory const from(shared_size);
+  cuda::check(cudaMemsetAsync(from.get(), 90, shared_size, on.view()));
+  to.meet();
+  to.meet();  // the other process waits
+  cuda::check(
+      cudaMemcpyAsync(opened, from.get(), shared_size, cudaMemcpyDeviceToDevice, on.view()));
+  cuda::detail::check_driver(
+      calls.write(on.view().get(), counter, 1, CU_STREAM_WRITE_VALUE_DEFAULT));
+  on.view().synchronize();
+  cuda::check(cudaIpcCloseMemHandle(opened));  // before the other process frees it
+  to.meet();
+  return {};
+}
+
 // The second process writes into memory of the first, and then a counter, as a channel does.
 std::string memory_of_another() {
-#ifdef ZBPP_CUDA_MODEL
-  throw not_here{"the model of CUDA is in one process"};
-#else
-  memfd_page const page;
-  return run_as_two([&page](link const& to) -> std::string {
-    constexpr std::size_t size = std::size_t{1} << 20;
+  return run_as_two([](link const& to) {
     cuda::check(cudaSetDevice(to.rank() % count_devices()));
-    value_calls const calls;
-    auto const counter = page.counter();
-    cuda::stream const on(cuda::stream_priority::usual);
-    if (to.rank() == 0) {
-      device_memory const data(size);
-      cuda::check(cudaMemsetAsync(data.get(), 0, size, on.view()));
-      on.view().synchronize();
-      cudaIpcMemHandle_t handle{};
-      cuda::check(cudaIpcGetMemHandle(&handle, data.get()));
-      cuda::detail::check_driver(calls.wait(on.view().get(), counter, 1, CU_STREAM_WAIT_VALUE_GEQ));
-      to.send(handle);
-      expect_bytes(on, data.get(), size, 90);
-      to.meet();
-      return {};
-    }
-    void* opened = nullptr;
-    auto const handle = to.receive<cudaIpcMemHandle_t>();
-    cuda::check(cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess));
-    device_memory const from(size);
-    cuda::check(cudaMemsetAsync(from.get(), 90, size, on.view()));
-    cuda::check(cudaMemcpyAsync(opened, from.get(), size, cudaMemcpyDeviceToDevice, on.view()));
-    cuda::detail::check_driver(
-        calls.write(on.view().get(), counter, 1, CU_STREAM_WRITE_VALUE_DEFAULT));
-    on.view().synchronize();
-    to.meet();
-    cuda::check(cudaIpcCloseMemHandle(opened));
-    return {};
+    return to.rank() == 0 ? lend_memory(to) : write_to_lent_memory(to);
   });
-#endif
 }
 
 std::string peer_copy() {
@@ -299,7 +326,7 @@ constexpr char const* no_parts = "ranks share the whole GPU (--whole-gpu)";
 constexpr char const* no_copies =
     "NCCL carries all messages between processes (peer_copies = false)";
 
-constexpr line lines[] = {
+constexpr line all[] = {
     {"parts of a GPU are disjoint", parts_are_disjoint, 10, "parts", no_parts},
     {"an event on a part, and its time", event_of_part, 10, "parts", no_parts},
     {"a wait from part to part", wait_across_parts, 10, "parts", no_parts},
@@ -317,6 +344,7 @@ constexpr line lines[] = {
 };
 
 }  // namespace
-}  // namespace zbpp::bench
 
-int main() { return zbpp::bench::try_lines(zbpp::bench::lines); }
+std::span<line const> lines() { return all; }
+
+}  // namespace zbpp::bench

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `contact` and `contact_nccl` do with their lines: each tries something in processes of its
-// own, and says whether it works, else what CUDA or NCCL says, and what that turns off.
+// What `contact` and `contact_nccl` try: a line each. contact_lines.cpp, which has the main
+// function of both, tries each in processes of its own, and says whether it works, else what CUDA
+// or NCCL says, and what that turns off. Exit status: 0 all that is here works, 1 not all, 3 there
+// is no device.
 #pragma once
 
 #include <zbpp/cuda/error.hpp>
 
 #include <cuda_runtime_api.h>
 
-#include <bench/cuda/alone.hpp>
-#include <chrono>
-#include <cstdio>
-#include <set>
 #include <span>
-#include <stdexcept>
 #include <string>
 
 namespace zbpp::bench {
@@ -34,36 +31,7 @@ struct line {
   return count;
 }
 
-/// Tries all lines; the last line that it prints has the words of those that do not work.
-/// @return the exit status: 0 all that is here works, 1 not all, 3 there is no device
-[[nodiscard]] inline int try_lines(std::span<line const> lines) {
-  auto const there = run_alone(std::chrono::seconds(20), [] {
-    if (count_devices() == 0) throw std::runtime_error("there is no CUDA device");
-    return std::string();
-  });
-  if (there.result != ending::kind::good) {
-    std::fprintf(stderr, "contact: %s\n", there.text.c_str());
-    return 3;
-  }
-  std::set<std::string> off;
-  for (auto const& each : lines) {
-    std::printf("%s: ", each.name);
-    std::fflush(stdout);  // before there are two processes
-    auto const found = run_alone(std::chrono::seconds(each.seconds), each.tried);
-    auto const more = found.text.empty() ? "" : ", " + found.text;
-    if (found.result == ending::kind::good) {
-      std::printf("works%s\n", more.c_str());
-    } else if (found.result == ending::kind::not_here) {
-      std::printf("not tried%s\n", more.c_str());
-    } else {
-      std::printf("DOES NOT WORK%s; turns off: %s\n", more.c_str(), each.turns_off);
-      off.insert(each.word);
-    }
-  }
-  std::printf("turned off:");
-  for (auto const& each : off) std::printf(" %s", each.c_str());
-  std::printf("%s\n", off.empty() ? " nothing" : "");
-  return off.empty() ? 0 : 1;
-}
+/// @return what a program tries, in this order; each program defines its own
+[[nodiscard]] std::span<line const> lines();
 
 }  // namespace zbpp::bench

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tries what zbpp needs of NCCL between two processes, before anything relies on it
-// (contact_lines.hpp). Exit status: 0 all that is here works, 1 not all, 3 there is no device.
+// (contact_lines.hpp).
 #include <zbpp/cuda/detail/capture.hpp>
 #include <zbpp/nccl/communicator.hpp>
 
 #include <algorithm>
+#include <bench/cuda/alone.hpp>
 #include <bench/cuda/contact_lines.hpp>
 #include <bench/cuda/work.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <functional>
+#include <span>
 #include <stdexcept>
 #include <string>
 
@@ -28,9 +30,9 @@ nccl::pause_call limited(char const* fault) {
 // Two processes, each with a communicator of both.
 struct pair {
   link const& to;
-  nccl::communicator own;
   cuda::stream on{cuda::stream_priority::highest};
   device_memory data{size};
+  nccl::communicator own;  // last: what it still carries uses the others
 
   pair(link const& other, ncclUniqueId const& id)
       : to(other), own(id, 2, other.rank(), {"contact"}) {
@@ -109,6 +111,7 @@ std::string message() {
 
 std::string captured() {
   return between_two([](pair& both) -> std::string {
+    both.fill();
     both.enqueue();  // connects
     both.fill();
     both.on.view().synchronize();
@@ -139,13 +142,14 @@ std::string revoke() {
 #endif
 }
 
-constexpr line lines[] = {
+constexpr line all[] = {
     {"NCCL: a message between two ranks", message, 25, "nccl", "all that goes over NCCL"},
     {"NCCL: captured messages", captured, 25, "replay", "steps over NCCL that are replayed"},
     {"NCCL: an abort in time", abort, 25, "abort", "failures over NCCL that end in time"},
     {"NCCL: a revoke in time", revoke, 25, "revoke", "adopted communicators"}};
 
 }  // namespace
-}  // namespace zbpp::bench
 
-int main() { return zbpp::bench::try_lines(zbpp::bench::lines); }
+std::span<line const> lines() { return all; }
+
+}  // namespace zbpp::bench
