@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tries the lines of a program such as bench/cuda/contact.cpp on models of CUDA: each line works
+// whatever CUDA may run first, and where something is broken just those lines fail that rely on it.
+#include <support/cuda_model/cuda_model.hpp>
+
+#include <nccl.h>
+
+#include <bench/cuda/alone.hpp>
+#include <bench/cuda/contact_lines.hpp>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+namespace model = zbpp::cuda_model;
+using zbpp::bench::ending;
+using zbpp::bench::line;
+
+bool all_good = true;
+
+// Lines, and what each is to say, or part of it.
+using sayings = std::map<std::string_view, std::string_view>;
+
+// Something that is broken, or not there; all lines that are not named here work.
+struct harm {
+  char const* name;
+  model::options machine;
+  sayings failed = {};
+  std::function<void()> begin = [] {};
+  // Where waits end early, lines that work may fail on a busy machine, so they are left out.
+  bool is_for_all_lines = true;
+  sayings untried = {};
+};
+
+model::options two_devices() { return {.devices = 2, .hosts = 0, .shares_memory = true}; }
+
+template <class Change>
+model::options changed(Change change) {
+  auto machine = two_devices();
+  change(machine);
+  return machine;
+}
+
+model::options with_fate(model::copy_fate fate) {
+  return changed(
+      [fate](auto& machine) { machine.direct_copies = [fate](int, int) { return fate; }; });
+}
+
+model::options impatient(bool drains) {
+  return changed([drains](auto& machine) {
+    machine.drains = drains;
+    machine.patience = std::chrono::milliseconds(100);
+  });
+}
+
+sayings const of_parts{
+    {"parts of a GPU are disjoint", "12.4"},
+    {"an event on a part, and its time", "12.4"},
+    {"a wait from part to part", "12.4"},
+    {"capture and replay on a part", "12.4"}};
+
+std::vector<harm> const harms{
+    {.name = "one device",
+     .machine = changed([](auto& machine) {
+       machine.devices = 1;
+       machine.duplicate_gpus = true;
+     }),
+     .untried = {{"a copy to another GPU", "there is one GPU"}}},
+    {.name = "copies that are lost",
+     .machine = with_fate(model::copy_fate::lost),
+     .failed =
+         {{"memory of another process", "rank 0: other data arrived than was written"},
+          {"a copy to another GPU", "other data arrived than was written"}}},
+    {.name = "copies that are garbled",
+     .machine = with_fate(model::copy_fate::garbled),
+     .failed =
+         {{"memory of another process", "rank 0: other data arrived than was written"},
+          {"a copy to another GPU", "other data arrived than was written"}}},
+    {.name = "processes that share nothing",
+     .machine = changed([](auto& machine) { machine.shares_memory = false; }),
+     .failed = {{"memory of another process", "rank 0: CUDA reports cudaErrorNotSupported"}}},
+    {.name = "GPUs that do not reach each other",
+     .machine = changed([](auto& machine) { machine.peer_access = false; }),
+     .failed =
+         {{"memory of another process", "rank 1: CUDA reports cudaErrorPeerAccessUnsupported"}}},
+    {.name = "a driver without green contexts",
+     .machine = changed([](auto& machine) { machine.green_contexts = false; }),
+     .failed = of_parts},
+    {.name = "pages that cannot be registered",
+     .machine = two_devices(),
+     .failed =
+         {{"a registered page of a memfd", "NotSupported"},
+          {"a wait for a value", "NotSupported"},
+          {"the same with flush", "NotSupported"},
+          {"memory of another process", "NotSupported"},
+          {"a first launch beside a wait", "NotSupported"}},
+     .begin = [] { model::fail_next("cudaHostRegister", cudaErrorNotSupported); }},
+    {.name = "values that are not written",
+     .machine = impatient(false),
+     .failed =
+         {{"a wait for a value", "LaunchTimeout"},
+          {"the same with flush", "LaunchTimeout"},
+          {"memory of another process", "LaunchTimeout"},
+          {"a first launch beside a wait", "LaunchTimeout"}},
+     .begin = [] { model::skip("cuStreamWriteValue32", 0); },
+     .is_for_all_lines = false},
+    {.name = "first launches that wait for the device",
+     .machine = impatient(true),
+     .failed = {{"a first launch beside a wait", "LaunchTimeout"}},
+     .is_for_all_lines = false},
+    {.name = "NCCL that does not start",
+     .machine = two_devices(),
+     .failed =
+         {{"NCCL: a message between two ranks", "rank 0: "},
+          {"NCCL: captured messages", "rank 0: "},
+          {"NCCL: an abort in time", "rank 0: "},
+          {"NCCL: a revoke in time", "rank 0: "}},
+     .begin = [] { model::fail_next("ncclGetUniqueId", ncclSystemError); }},
+    {.name = "an abort that does nothing",
+     .machine = impatient(false),
+     .failed = {{"NCCL: an abort in time", ""}},
+     .begin = [] { model::skip("ncclCommAbort", 0); },
+     .is_for_all_lines = false},
+    {.name = "a revoke that is refused",
+     .machine = two_devices(),
+     .failed = {{"NCCL: a revoke in time", "rank "}},
+     .begin = [] { model::fail_next("ncclCommRevoke", ncclInvalidUsage); }}};
+
+void expect(
+    std::string const& name, ending const& found, ending::kind result, std::string_view text) {
+  if (found.result == result && found.text.find(text) != std::string::npos) return;
+  all_good = false;
+  std::printf("FAILED, %s: it says '%s'\n", name.c_str(), found.text.c_str());
+}
+
+ending tried_on(
+    model::options const& machine, line const& each, std::function<void()> const& begin) {
+  return zbpp::bench::run_alone(std::chrono::seconds(60), [&] {
+    model::reset(machine);
+    begin();
+    return each.tried();
+  });
+}
+
+void try_with(harm const& what, line const& each) {
+  auto const failure = what.failed.find(each.name);
+  auto const excuse = what.untried.find(each.name);
+  bool const fails = failure != what.failed.end();
+  if (!fails && !what.is_for_all_lines) return;
+  auto const found = tried_on(what.machine, each, what.begin);
+  auto const name = std::string(what.name) + ", " + each.name;
+  if (fails)
+    expect(name, found, ending::kind::bad, failure->second);
+  else if (excuse != what.untried.end())
+    expect(name, found, ending::kind::not_here, excuse->second);
+  else
+    expect(name, found, ending::kind::good, "");
+}
+
+// What the model finds wrong in a process, and what is left there, is a failure.
+void check_faults() {
+  auto const alone = [](std::function<std::string()> const& body) {
+    return zbpp::bench::run_alone(std::chrono::seconds(60), body);
+  };
+  auto const found_leak = alone([] {
+    void* memory = nullptr;
+    zbpp::cuda::check(cudaMalloc(&memory, 16));
+    return std::string();
+  });
+  expect("memory that is left", found_leak, ending::kind::bad, "it leaves allocation 0");
+  auto const found_fault = alone([] {
+    float value = 0;
+    model::host_reads(&value, sizeof(value));
+    return std::string();
+  });
+  expect("a fault", found_fault, ending::kind::bad, "memory: host_reads");
+}
+
+}  // namespace
+
+int main() {
+  for (auto const& each : zbpp::bench::lines()) {
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      auto const machine = changed([seed](auto& of) { of.seed = seed; });
+      expect(
+          each.name + std::string(", seed ") + std::to_string(seed),
+          tried_on(machine, each, [] {}),
+          ending::kind::good,
+          "");
+    }
+    for (auto const& what : harms) try_with(what, each);
+  }
+  check_faults();
+  return all_good ? 0 : 1;
+}
