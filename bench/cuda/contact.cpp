@@ -11,6 +11,7 @@
 #include <bench/cuda/alone.hpp>
 #include <bench/cuda/contact_lines.hpp>
 #include <bench/cuda/kernels.hpp>
+#include <bench/cuda/two_parts.hpp>
 #include <bench/cuda/work.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -47,37 +48,6 @@ void expect_bytes(cuda::stream_ref on, void const* memory, std::size_t size, int
 }
 
 // ---- parts of a GPU ----
-
-// Two green contexts with a stream each, which the end of the process takes away.
-struct two_parts {
-  std::vector<cuda::stream_ref> streams;
-  std::vector<unsigned> multiprocessors;
-
-  two_parts() {
-    cuda::check(cudaSetDevice(0));
-    cuda::detail::green_functions const driver;
-    CUdevice device = 0;
-    cuda::detail::check_driver(driver.device_get(&device, 0));
-    CUdevResource whole{};
-    cuda::detail::check_driver(driver.resource_of(device, &whole, CU_DEV_RESOURCE_TYPE_SM));
-    auto const each = cuda::detail::best_grouping(driver.split, whole, 2);
-    unsigned count = 2 * each.groups;
-    std::vector<CUdevResource> groups(count);
-    cuda::detail::check_driver(driver.split(groups.data(), &count, &whole, nullptr, 0, each.size));
-    for (unsigned part = 0; part < 2; ++part) {
-      CUdevResourceDesc description = nullptr;
-      cuda::detail::check_driver(
-          driver.describe(&description, &groups[part * each.groups], each.groups));
-      CUgreenCtx home = nullptr;
-      cuda::detail::check_driver(
-          driver.create(&home, description, device, CU_GREEN_CTX_DEFAULT_STREAM));
-      CUstream stream = nullptr;
-      cuda::detail::check_driver(driver.make_stream(&stream, home, CU_STREAM_NON_BLOCKING, 0));
-      streams.emplace_back(stream);
-      multiprocessors.push_back(each.share());
-    }
-  }
-};
 
 std::string parts_are_disjoint() {
   two_parts const parts;
@@ -322,7 +292,6 @@ std::string late_loading() {
 
 // ---- all of them ----
 
-constexpr char const* no_parts = "ranks share the whole GPU (--whole-gpu)";
 constexpr char const* no_copies =
     "NCCL carries all messages between processes (peer_copies = false)";
 

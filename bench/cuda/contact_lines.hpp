@@ -31,6 +31,9 @@ struct line {
   return count;
 }
 
+/// Is what is turned off where something does not work on parts of a GPU.
+inline constexpr char const* no_parts = "ranks share the whole GPU (--whole-gpu)";
+
 /// @return what a program tries, in this order; each program defines its own
 [[nodiscard]] std::span<line const> lines();
 

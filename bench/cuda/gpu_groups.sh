@@ -6,7 +6,7 @@
 # programs_of GROUP
 programs_of() {
   case $1 in
-    contact) echo "contact contact_nccl" ;;
+    contact) echo "contact contact_nccl contact_cublas" ;;
     copies) echo "12_gpu_processes nccl_check" ;;
     device) echo "10_one_gpu 11_many_gpus device_check bench_cuda" ;;
     plan) echo "bench_cuda" ;;
@@ -25,6 +25,7 @@ programs_of() {
 group_contact() {
   part contact 150 contact
   part contact_nccl 120 contact_nccl
+  part contact_cublas 210 contact_cublas
   if [ "$listing" = no ]; then
     {
       printf '%s\n' "$device"

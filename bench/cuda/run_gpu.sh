@@ -352,7 +352,7 @@ why_left_out() {
   case $1 in
     12_gpu_processes | *nccl*) what='component \(asio\|nccl\)' ;;
     train_gpt_cuda_compare) what='examples\/train_gpt' ;;
-    train_gpt_cuda) what='train_gpt_cuda' ;;
+    train_gpt_cuda | contact_cublas) what='train_gpt_cuda' ;;
     *) what='bench\/cuda\|examples on GPUs\|component cuda' ;;
   esac
   why=$(sed -n "s/^without \($what\)[:,] *//p" "$build/missing" 2>/dev/null | head -n 1)
@@ -401,6 +401,9 @@ turned_off() {
     *" copies "*/copies/*) echo "copies between processes do not work" ;;
     *" nccl "*/nccl*) echo "NCCL does not carry a message between two processes" ;;
     *" late "*/*lazy_loading*) echo "kernels cannot be loaded late" ;;
+    *" products "*/trainer/* | *" products "*/sanitizer/*trainer) echo "products of cuBLASLt do not work" ;;
+    *" product_graphs "*/train_gpt_replayed | *" product_graphs "*/train_gpt_one_graph | \
+      *" product_graphs "*/train_gpt_at_once) echo "products of cuBLASLt cannot be captured" ;;
     *" replay "*/"nccl replay"*) echo "messages of NCCL cannot be captured" ;;
     *" revoke "*/"nccl adopted"*) echo "communicators are not revoked in time" ;;
     *) return 1 ;;

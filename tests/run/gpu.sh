@@ -93,7 +93,7 @@ case " $FAILING " in
     ;;
 esac
 case $name,$OFF in
-  contact_nccl,nccl | contact,[!n]*) echo "turned off: $OFF" ;;
+  contact_nccl,nccl | contact_cublas,product* | contact,[!np]*) echo "turned off: $OFF" ;;
   contact*) echo "turned off: nothing" ;;
 esac
 if [ "$name" = describe_gpu ]; then
@@ -120,16 +120,16 @@ END
 cat >"$scratch/make_lists" <<'END'
 rm -rf "$1/gpu_programs"
 mkdir -p "$1/gpu_programs"
-for name in contact contact_nccl describe_gpu 10_one_gpu 11_many_gpus 12_gpu_processes device_check bench_cuda nccl_check \
-  bench_nccl train_gpt_cuda train_gpt_cuda_compare; do
+for name in contact contact_nccl contact_cublas describe_gpu 10_one_gpu 11_many_gpus 12_gpu_processes device_check \
+  bench_cuda nccl_check bench_nccl train_gpt_cuda train_gpt_cuda_compare; do
   case " $LEFT_OUT " in
     *" $name "*) ;;
     *) printf '%s\n%s\n' "$name" "../programs/$name" >"$1/gpu_programs/$name" ;;
   esac
 done
 END
-for name in contact contact_nccl describe_gpu 10_one_gpu 11_many_gpus 12_gpu_processes device_check bench_cuda nccl_check \
-  bench_nccl train_gpt_cuda train_gpt_cuda_compare; do
+for name in contact contact_nccl contact_cublas describe_gpu 10_one_gpu 11_many_gpus 12_gpu_processes device_check \
+  bench_cuda nccl_check bench_nccl train_gpt_cuda train_gpt_cuda_compare; do
   cp "$scratch/program" "$scratch/programs/$name"
 done
 bare=$scratch/tools
@@ -456,6 +456,20 @@ done
 OFF=nccl
 gpu 0 "$complete" --as-built contact nccl
 said 'run: nccl train, 2 processes: skipped, NCCL does not carry a message between two processes'
+OFF=products
+gpu 0 "$complete" --as-built contact trainer sanitizer
+said 'run: train_gpt: skipped, products of cuBLASLt do not work, see the group contact'
+said 'run: train_gpt_compare: skipped, products of cuBLASLt do not work'
+said 'run: racecheck trainer: skipped, products of cuBLASLt do not work'
+said 'run: racecheck optimizers: ok'
+never_called '^train_gpt_cuda'
+OFF=product_graphs
+gpu 0 "$complete" --as-built contact trainer
+for result in train_gpt_replayed train_gpt_one_graph train_gpt_at_once; do
+  said "run: $result: skipped, products of cuBLASLt cannot be captured"
+done
+said 'run: train_gpt: ok'
+never_called '^train_gpt_cuda .*--replay'
 OFF=nothing
 gpu 0 "$complete" --as-built contact device
 called 'device_check bits rank none'
