@@ -673,6 +673,96 @@ TEST_CASE("Devices: streams, events, memory and peers belong to one") {
   synchronize(second);
 }
 
+TEST_CASE("An event is recorded on streams of its device alone, whichever device is current") {
+  model::reset({.devices = 2});
+  cudaStream_t const here = new_stream();
+  cudaEvent_t const mine = new_event();
+  use_device(1);
+  cudaStream_t const there = new_stream();
+  record(mine, here);
+  CHECK(all_faults().empty());
+  CHECK(cudaEventRecord(mine, there) == cudaErrorInvalidResourceHandle);
+  CHECK(has_fault("handle: event 0 of device 0 is recorded on stream 1 of device 1"));
+  CHECK(faults_of("") == 1);
+  cudaEvent_t const other = new_event();
+  REQUIRE(cudaStreamBeginCapture(there, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  CHECK(cudaEventRecord(mine, there) == cudaErrorInvalidResourceHandle);
+  record(other, there);
+  cudaGraph_t graph = nullptr;
+  CHECK(cudaStreamEndCapture(there, &graph) == cudaSuccess);  // which the error did not spoil
+}
+
+TEST_CASE("Waits, queries, synchronises and copies may cross devices, and launches may not") {
+  model::reset({.devices = 2});
+  cudaStream_t const here = new_stream();
+  cudaEvent_t const mine = new_event(host_wait);
+  char* const data = new_memory();
+  REQUIRE(write(here, data) == cudaSuccess);
+  record(mine, here);
+  use_device(1);
+  cudaStream_t const there = new_stream();
+  wait(there, mine);
+  char* const copy = new_memory();
+  REQUIRE(cudaMemcpyPeerAsync(copy, 1, data, 0, block, there) == cudaSuccess);
+  REQUIRE(cudaMemcpyPeerAsync(copy, 1, data, 0, block, there) == cudaSuccess);
+  CHECK(cudaEventSynchronize(mine) == cudaSuccess);
+  CHECK(cudaEventQuery(mine) == cudaSuccess);
+  CHECK(cudaStreamQuery(here) == cudaSuccess);
+  synchronize(here);
+  synchronize(there);
+  use_device(0);
+  REQUIRE(cudaMemcpyPeerAsync(copy, 1, data, 0, block, there) == cudaSuccess);
+  CHECK(all_faults().empty());
+  CHECK(model::launch(there, {"far", 7}, {}, {}) == cudaErrorInvalidResourceHandle);
+  CHECK(
+      has_fault("handle: far(7) is launched into a stream of device 1 while device 0 is current"));
+}
+
+TEST_CASE("Time passes between two records of one device, of events that keep the time") {
+  model::reset({.devices = 2});
+  cudaStream_t const here = new_stream();
+  cudaEvent_t const begin = new_event(cudaEventBlockingSync);
+  cudaEvent_t const timeless = new_event();
+  cudaEvent_t const unrecorded = new_event(cudaEventDefault);
+  record(begin, here);
+  record(timeless, here);
+  REQUIRE(cudaEventSynchronize(begin) == cudaSuccess);
+  use_device(1);
+  cudaEvent_t const far = new_event(cudaEventDefault);
+  record(far, new_stream());
+  synchronize();
+  float milliseconds = 0;
+  auto const fails = [&](cudaEvent_t from, cudaEvent_t to, std::string const& why) {
+    CHECK(cudaEventElapsedTime(&milliseconds, from, to) == cudaErrorInvalidResourceHandle);
+    CHECK(
+        model::take_faults() == std::vector<std::string>{"handle: cudaEventElapsedTime of " + why});
+  };
+  fails(begin, far, "event 0 of device 0 and event 3 of device 1");
+  fails(begin, timeless, "event 1 of device 0, which was made with cudaEventDisableTiming");
+  fails(timeless, begin, "event 1 of device 0, which was made with cudaEventDisableTiming");
+  fails(unrecorded, begin, "event 2 of device 0, which was never recorded");
+  CHECK(cudaEventElapsedTime(nullptr, begin, begin) == cudaErrorInvalidValue);
+  CHECK(cudaEventElapsedTime(&milliseconds, begin, begin) == cudaSuccess);
+  REQUIRE(cudaEventDestroy(begin) == cudaSuccess);
+  fails(begin, far, "a destroyed event");
+  CHECK(all_faults().empty());
+}
+
+TEST_CASE("Events and waits take the flags that CUDA knows") {
+  reset(1);
+  cudaEvent_t made = nullptr;
+  for (unsigned const flags : {8U, unsigned{cudaEventInterprocess}})
+    CHECK(cudaEventCreateWithFlags(&made, flags) == cudaErrorInvalidValue);
+  REQUIRE(
+      cudaEventCreateWithFlags(&made, cudaEventInterprocess | cudaEventDisableTiming) ==
+      cudaSuccess);
+  cudaStream_t const stream = new_stream();
+  record(made, stream);
+  CHECK(cudaStreamWaitEvent(stream, made, cudaEventWaitExternal) == cudaErrorInvalidValue);
+  wait(stream, made);
+  CHECK(all_faults().empty());
+}
+
 TEST_CASE("Direct copies between devices get lost or garbled where a test says so") {
   for (auto const fate :
        {model::copy_fate::arrives, model::copy_fate::lost, model::copy_fate::garbled})
@@ -1010,6 +1100,12 @@ TEST_CASE("What a capture forbids fails and spoils it") {
   record(event, stream);
   CHECK(cudaEventSynchronize(event) == cudaErrorCapturedEvent);
   CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated);
+  begin();
+  cudaEvent_t const timed = new_event(cudaEventDefault);
+  record(timed, stream);
+  float milliseconds = 0;
+  CHECK(cudaEventElapsedTime(&milliseconds, timed, timed) == cudaErrorCapturedEvent);
+  CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated);
   record(event, side);
   begin();
   CHECK(cudaStreamWaitEvent(stream, event, 0) == cudaErrorStreamCaptureIsolation);
@@ -1101,12 +1197,50 @@ TEST_CASE("132 SMs split as those of an H200 do") {
   REQUIRE(destroy(contexts[1]) == CUDA_SUCCESS);
   destroy(contexts[0]);
   CHECK(faults_of("handle") == 1);  // its stream lives
+  CHECK(cudaStreamQuery(made) == cudaErrorContextIsDestroyed);
+  CHECK(write(made, new_memory()) == cudaErrorContextIsDestroyed);
+  CHECK(cudaStreamDestroy(made) == cudaErrorContextIsDestroyed);
+  CHECK(faults_of("handle") == 4);
+  CHECK(has_fault("handle: cudaStreamDestroy on a stream whose green context is destroyed"));
   CUgreenCtx overlapping = nullptr;
   REQUIRE(describe(&desc, others.data(), 1) == CUDA_SUCCESS);
   REQUIRE(create(&overlapping, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_SUCCESS);
   CUgreenCtx again = nullptr;
   REQUIRE(create(&again, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_SUCCESS);
   CHECK(faults_of("green") == 1);
+}
+
+TEST_CASE("Where a test says so, streams of green contexts take no events but wait for them") {
+  for (bool const takes_events : {true, false}) {
+    model::reset({.green_events = takes_events});
+    auto const get =
+        entry_point<PFN_cuDeviceGetDevResource_v12040>("cuDeviceGetDevResource", 12040);
+    auto const describe =
+        entry_point<PFN_cuDevResourceGenerateDesc_v12040>("cuDevResourceGenerateDesc", 12040);
+    auto const create = entry_point<PFN_cuGreenCtxCreate_v12040>("cuGreenCtxCreate", 12040);
+    auto const make =
+        entry_point<PFN_cuGreenCtxStreamCreate_v12050>("cuGreenCtxStreamCreate", 12050);
+    CUdevResource whole{};
+    CUdevResourceDesc desc = nullptr;
+    CUgreenCtx context = nullptr;
+    CUstream green = nullptr;
+    REQUIRE(get(0, &whole, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS);
+    REQUIRE(describe(&desc, &whole, 1) == CUDA_SUCCESS);
+    REQUIRE(create(&context, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_SUCCESS);
+    REQUIRE(make(&green, context, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
+    cudaStream_t const plain = new_stream();
+    cudaEvent_t const event = new_event();
+    auto const recorded = takes_events ? cudaSuccess : cudaErrorInvalidResourceHandle;
+    CHECK(cudaEventRecord(event, green) == recorded);
+    record(event, plain);
+    wait(green, event);
+    REQUIRE(cudaStreamBeginCapture(green, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    CHECK(cudaEventRecord(event, green) == recorded);
+    cudaGraph_t graph = nullptr;
+    CHECK(cudaStreamEndCapture(green, &graph) == cudaSuccess);
+    synchronize();
+    CHECK(all_faults().empty());  // a program may ask whether it works
+  }
 }
 
 TEST_CASE("An old driver lacks the green calls") {

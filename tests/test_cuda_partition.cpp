@@ -200,6 +200,20 @@ TEST_CASE("streams of parts that do not do what others do are told of at once", 
   }
 }
 
+TEST_CASE("parts whose streams take no events of the runtime are told of at once", "[cuda]") {
+  for (int const parts : {1, 2}) {
+    model::reset({.green_events = false});
+    auto const text = refusal(zbpp::errc::device_failed, [&] { cuda::partition(0, parts); });
+    CHECK(text.starts_with(
+        "the stream of part 0 of device 0 does not do what other streams do; run ranks on plain "
+        "streams of the whole device instead: CUDA reports cudaErrorInvalidResourceHandle (400) "
+        "at "));
+    CHECK(cudaGetLastError() == cudaSuccess);
+    CHECK(model::faults() == std::vector<std::string>{});
+    CHECK(model::leaks() == std::vector<std::string>{});
+  }
+}
+
 TEST_CASE("each stream of a part is tried", "[cuda]") {
   for (int const parts : {1, 3}) {
     model::reset();

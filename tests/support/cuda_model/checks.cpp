@@ -183,7 +183,21 @@ stream* machine::find(cudaStream_t handle, char const* by) {
         (one == nullptr ? " on what is no stream" : " on a destroyed stream"));
     return nullptr;
   }
+  if (has_lost_context(*one)) {
+    fault("handle: " + std::string(by) + " on a stream whose green context is destroyed");
+    return nullptr;
+  }
   return one;
+}
+
+bool machine::has_lost_context(stream const& one) const {
+  return one.green >= 0 && !greens_[static_cast<std::size_t>(one.green)].alive;
+}
+
+cudaError_t machine::error_of(cudaStream_t handle) {
+  stream const* const one = find_in(streams_, stream_tag, handle);
+  bool const is_left = one != nullptr && one->alive && has_lost_context(*one);
+  return is_left ? cudaErrorContextIsDestroyed : cudaErrorInvalidResourceHandle;
 }
 
 event* machine::find(cudaEvent_t handle, char const* by) {

@@ -98,7 +98,7 @@ cudaError_t launch(
     std::int64_t ns) {
   return enter(function::launch, [&](machine& in, host_state& self) {
     stream* on = in.find(handle, "a launch");
-    if (on == nullptr) return cudaErrorInvalidResourceHandle;
+    if (on == nullptr) return in.error_of(handle);
     if (on->device != self.device) {
       in.fault(
           "handle: " + text_of(label) + " is launched into a stream of device " +

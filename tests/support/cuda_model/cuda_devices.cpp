@@ -90,6 +90,7 @@ char const* name_of(cudaError_t error) {
     ZBPP_CUDA_MODEL_NAME(cudaErrorInvalidDevice);
     ZBPP_CUDA_MODEL_NAME(cudaErrorInsufficientDriver);
     ZBPP_CUDA_MODEL_NAME(cudaErrorInvalidResourceHandle);
+    ZBPP_CUDA_MODEL_NAME(cudaErrorContextIsDestroyed);
     ZBPP_CUDA_MODEL_NAME(cudaErrorNotReady);
     ZBPP_CUDA_MODEL_NAME(cudaErrorIllegalAddress);
     ZBPP_CUDA_MODEL_NAME(cudaErrorLaunchFailure);
@@ -129,7 +130,7 @@ cudaError_t append_copy(
     byte_access* target,
     byte_access* source) {
   stream* on = in.find(stream_handle, label);
-  if (on == nullptr) return cudaErrorInvalidResourceHandle;
+  if (on == nullptr) return in.error_of(stream_handle);
   operation& one = in.make(kind::copy, {label, static_cast<int>(on->issued)}, *on);
   if (!in.touches(one, from, bytes, false) || !in.touches(one, to, bytes, true)) {
     in.discard(one);
@@ -360,7 +361,7 @@ cudaError_t cudaMemcpyPeerAsync(
 cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t handle) {
   return enter(function::cudaMemsetAsync, [&](machine& in, host_state&) {
     stream* on = in.find(handle, "cudaMemsetAsync");
-    if (on == nullptr) return cudaErrorInvalidResourceHandle;
+    if (on == nullptr) return in.error_of(handle);
     operation& one = in.make(kind::set, {"cudaMemsetAsync", static_cast<int>(on->issued)}, *on);
     if (bytes == 0 || !in.touches(one, data, bytes, true)) {
       in.discard(one);

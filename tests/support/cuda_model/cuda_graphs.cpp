@@ -52,7 +52,7 @@ extern "C" {
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
   return enter(function::cudaStreamBeginCapture, [&](machine& in, host_state& self) {
     stream* on = in.find(handle, "cudaStreamBeginCapture");
-    if (on == nullptr) return cudaErrorInvalidResourceHandle;
+    if (on == nullptr) return in.error_of(handle);
     if (on->capturing != nullptr) return cudaErrorIllegalState;
     capture& one = in.captures_.emplace_back();
     one.origin = on;
@@ -69,7 +69,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
   return enter(function::cudaStreamEndCapture, [&](machine& in, host_state& self) {
     *graph = nullptr;
     stream* on = in.find(handle, "cudaStreamEndCapture");
-    if (on == nullptr) return cudaErrorInvalidResourceHandle;
+    if (on == nullptr) return in.error_of(handle);
     if (on->capturing == nullptr) return cudaErrorIllegalState;
     capture& one = *on->capturing;
     if (one.origin != on) return cudaErrorStreamCaptureUnmatched;
@@ -95,7 +95,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
   return enter(function::cudaStreamIsCapturing, [&](machine& in, host_state&) {
     stream* on = in.find(handle, "cudaStreamIsCapturing");
-    if (on == nullptr) return cudaErrorInvalidResourceHandle;
+    if (on == nullptr) return in.error_of(handle);
     *status = on->capturing == nullptr ? cudaStreamCaptureStatusNone
               : on->capturing->invalid ? cudaStreamCaptureStatusInvalidated
                                        : cudaStreamCaptureStatusActive;
@@ -119,7 +119,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
   return enter(function::cudaGraphLaunch, [&](machine& in, host_state&) {
     graph_object* object = find_graph(in, in.execs_, exec_tag, exec, "cudaGraphLaunch");
     stream* on = in.find(handle, "cudaGraphLaunch");
-    if (object == nullptr || on == nullptr) return cudaErrorInvalidResourceHandle;
+    if (on == nullptr) return in.error_of(handle);
+    if (object == nullptr) return cudaErrorInvalidResourceHandle;
     if (on->capturing != nullptr) {
       in.fault("capture: the model captures no launches of graphs");
       return cudaErrorStreamCaptureUnsupported;

@@ -63,7 +63,11 @@ struct options {
   /// wait until all that the device was given before is done, as CUDA may.
   bool drains = false;
   bool green_contexts = true;  ///< false: the driver lacks the green calls, as before 12.4
-  bool peer_access = true;     ///< cudaDeviceCanAccessPeer
+  /// Whether streams of green contexts take the events of the runtime API, which belong to the
+  /// primary context. CUDA records an event on streams of its own context only, and does not say
+  /// whether the two count as one. Waits are no question: they may cross contexts.
+  bool green_events = true;
+  bool peer_access = true;  ///< cudaDeviceCanAccessPeer
   /// What becomes of copies that go directly from one device to another: where peer access is
   /// enabled between them, or memory of another process is open. CUDA reports success for all.
   /// Empty: they arrive.

@@ -75,7 +75,7 @@ CUresult on_word(
   return static_cast<CUresult>(enter(call, [&](machine& in, host_state&) {
     char const* const name = fact_of(call).name.data();
     stream* on = in.find(handle, name);
-    if (on == nullptr) return cudaErrorInvalidResourceHandle;
+    if (on == nullptr) return in.error_of(handle);
     auto* const word = reinterpret_cast<void*>(address);
     if (on->capturing != nullptr || in.find_word(word, name) == nullptr)
       return cudaErrorInvalidValue;

@@ -18,7 +18,7 @@ template <class Body>
 cudaError_t with_stream(function call, cudaStream_t handle, Body&& body) {
   return enter(call, [&](machine& in, host_state& self) {
     stream* on = in.find(handle, fact_of(call).name.data());
-    if (on == nullptr) return cudaErrorInvalidResourceHandle;
+    if (on == nullptr) return in.error_of(handle);
     cudaError_t const error = body(in, self, *on);
     cudaError_t const sticky = in.sticky_[static_cast<std::size_t>(on->device)];
     return sticky != cudaSuccess ? sticky : error;
@@ -43,6 +43,21 @@ cudaError_t captured(machine& in, host_state& self, capture* in_capture, cudaErr
     return otherwise;
   }
   return in.unsafe_in_capture(self);
+}
+
+std::string text_of(event const& one) {
+  return "event " + std::to_string(one.index) + " of device " + std::to_string(one.device);
+}
+
+/// @return why there is no time between two events; empty where there is one
+std::string untimed(event const& first, event const& second) {
+  for (event const* one : {&first, &second}) {
+    if ((one->flags & cudaEventDisableTiming) != 0)
+      return text_of(*one) + ", which was made with cudaEventDisableTiming";
+    if (one->last == nullptr) return text_of(*one) + ", which was never recorded";
+  }
+  bool const is_one_clock = first.device == second.device;
+  return is_one_clock ? "" : text_of(first) + " and " + text_of(second);
 }
 
 }  // namespace
@@ -110,11 +125,13 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
       });
 }
 
-cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned int) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned int flags) {
   return with_stream(
       function::cudaStreamWaitEvent, handle, [&](machine& in, host_state&, stream& on) {
         event* one = in.find(event_handle, "cudaStreamWaitEvent");
-        return one == nullptr ? cudaErrorInvalidResourceHandle : in.wait_for_event(on, *one);
+        if (one == nullptr) return cudaErrorInvalidResourceHandle;
+        if (flags != cudaEventWaitDefault) return cudaErrorInvalidValue;
+        return in.wait_for_event(on, *one);
       });
 }
 
@@ -168,7 +185,12 @@ cudaError_t cudaDeviceSynchronize() {
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* made, unsigned int flags) {
   return enter(function::cudaEventCreateWithFlags, [&](machine& in, host_state& self) {
-    if (made == nullptr) return cudaErrorInvalidValue;
+    unsigned const known = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
+    bool const is_shared = (flags & cudaEventInterprocess) != 0;  // then it has no time
+    if (made == nullptr || (flags & ~known) != 0 ||
+        (is_shared && (flags & cudaEventDisableTiming) == 0)) {
+      return cudaErrorInvalidValue;
+    }
     event& one = in.events_.emplace_back();
     one.index = static_cast<std::uint32_t>(in.events_.size() - 1);
     one.device = self.device;
@@ -198,7 +220,14 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
   return with_stream(
       function::cudaEventRecord, stream_handle, [&](machine& in, host_state&, stream& on) {
         event* one = in.find(handle, "cudaEventRecord");
-        if (one == nullptr || one->device != on.device) return cudaErrorInvalidResourceHandle;
+        if (one == nullptr) return cudaErrorInvalidResourceHandle;
+        if (one->device != on.device) {
+          in.fault(
+              "handle: " + text_of(*one) + " is recorded on stream " + std::to_string(on.index) +
+              " of device " + std::to_string(on.device));
+          return cudaErrorInvalidResourceHandle;
+        }
+        if (on.green >= 0 && !in.options_.green_events) return cudaErrorInvalidResourceHandle;
         if (on.capturing == nullptr && (one->flags & cudaEventBlockingSync) != 0) ++in.interrupts_;
         return in.record_event(on, *one);
       });
@@ -245,10 +274,15 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
   return with_event(
       function::cudaEventElapsedTime, from, [&](machine& in, host_state&, event& first) {
         event* second = in.find(to, "cudaEventElapsedTime");
+        if (second == nullptr) return cudaErrorInvalidResourceHandle;
         if (milliseconds == nullptr) return cudaErrorInvalidValue;
-        if (second == nullptr || first.last == nullptr || second->last == nullptr ||
-            first.device != second->device ||
-            ((first.flags | second->flags) & cudaEventDisableTiming) != 0) {
+        for (event const* one : {&first, second}) {
+          if (one->captured.in == nullptr) continue;
+          one->captured.in->invalid = true;
+          return cudaErrorCapturedEvent;
+        }
+        if (std::string const wrong = untimed(first, *second); !wrong.empty()) {
+          in.fault("handle: cudaEventElapsedTime of " + wrong);
           return cudaErrorInvalidResourceHandle;
         }
         if (!first.last->done || !second->last->done) {

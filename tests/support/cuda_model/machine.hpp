@@ -340,6 +340,8 @@ class machine {
 
   // ---- handles ----
   stream* find(cudaStream_t handle, char const* function);
+  /// What a call returns of a stream that was not found.
+  cudaError_t error_of(cudaStream_t handle);
   event* find(cudaEvent_t handle, char const* function);
   cudaStream_t handle_of(stream const& one);
   cudaEvent_t handle_of(event const& one);
@@ -425,6 +427,8 @@ class machine {
   std::size_t pending_ = 0;
 
  private:
+  /// Whether its green context is destroyed, and it is not.
+  bool has_lost_context(stream const& one) const;
   hardware_queue& take_queue(int device);
   stream* add_stream(int device);
   cudaError_t wait_until_erased(int device, std::function<bool()> const& reached);
