@@ -68,6 +68,7 @@ struct product {
 };
 
 /// Multiplies, always in the same order for the same sizes and the same number of multiprocessors.
+/// Its products share a workspace: those on several streams need an order.
 class products {
  public:
   /// Bytes of device memory that it works in; cuBLAS wants 32 MiB on compute capability 9.0.

@@ -2,7 +2,7 @@
 //
 // Products under the model of CUDA: three loops, and the epilogues of cuBLASLt; small sizes only.
 #include "products.hpp"
-#include <zbpp/cuda/error.hpp>
+#include "weights.hpp"
 
 #include <cmath>
 #include <cstddef>
@@ -120,9 +120,13 @@ void touch(touching& t, product const& what) {
 
 }  // namespace
 
-struct products::state {};
+// A byte stands for the workspace, which a product of cuBLASLt writes whenever it likes: so the
+// model finds products that work in it at one time.
+struct products::state {
+  device_array<std::byte> room{1};
+};
 
-products::products(int) {}
+products::products(int) : state_(new state) {}
 
 // As on a GPU, not every product has row sums: both ways of making them are to run in tests.
 bool products::has(product const& what) const {
@@ -132,6 +136,7 @@ bool products::has(product const& what) const {
 void products::operator()(cudaStream_t on, product const& what) const {
   touching t;
   touch(t, what);
+  t(1, state_->room.data());
   // Own choice: a multiplication a nanosecond of the model's time.
   auto const ns = what.batch * what.rows * what.columns * what.inner;
   auto const body = [what] { multiply(what); };
