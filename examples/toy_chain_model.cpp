@@ -5,6 +5,7 @@
 #include "toy_chain.hpp"
 
 #include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_model/environment.hpp>
 
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +17,9 @@ namespace {
 
 namespace model = zbpp::cuda_model;
 
-struct touched {
+// A kernel, by which the model knows its first launch, and its memory.
+struct launched {
+  char const* kernel;
   std::vector<model::range> reads;
   std::vector<model::range> writes;
 };
@@ -25,23 +28,27 @@ model::range all(float const* of) { return {of, size}; }
 model::range weights(parameters const* of) { return {of->w, 2 * size}; }
 model::range gradients(parameters const* of) { return {of->dw, 2 * size}; }
 
-touched by(initial const& of) { return {{}, {{of.p, sizeof(parameters)}}}; }
-touched by(batch const& of) { return {{}, {all(of.x)}}; }
-touched by(forward const& of) { return {{weights(of.p), all(of.x)}, {all(of.y)}}; }
-touched by(loss const& of) { return {{all(of.y)}, {{of.value, sizeof(float)}}}; }
-touched by(loss_gradient const& of) { return {{all(of.y)}, {all(of.dy)}}; }
-touched by(backward_input const& of) { return {{weights(of.p), all(of.dy)}, {all(of.dx)}}; }
-touched by(backward_weight const& of) {
-  return {{gradients(of.p), all(of.x), all(of.dy)}, {gradients(of.p)}};
+launched by(initial const& of) { return {"initial", {}, {{of.p, sizeof(parameters)}}}; }
+launched by(batch const& of) { return {"batch", {}, {all(of.x)}}; }
+launched by(forward const& of) { return {"forward", {weights(of.p), all(of.x)}, {all(of.y)}}; }
+launched by(loss const& of) { return {"loss", {all(of.y)}, {{of.value, sizeof(float)}}}; }
+launched by(loss_gradient const& of) { return {"loss gradient", {all(of.y)}, {all(of.dy)}}; }
+launched by(backward_input const& of) {
+  return {"backward input", {weights(of.p), all(of.dy)}, {all(of.dx)}};
 }
-touched by(update const& of) {
+launched by(backward_weight const& of) {
+  return {"backward weight", {gradients(of.p), all(of.x), all(of.dy)}, {gradients(of.p)}};
+}
+launched by(update const& of) {
   model::range const whole{of.p, sizeof(parameters)};
-  return {{whole}, {whole}};
+  return {"update", {whole}, {whole}};
 }
 
 class machine {
  public:
-  machine() { model::reset({.devices = TOY_DEVICES, .hosts = TOY_DEVICES}); }
+  machine() {
+    model::reset(model::as_in_environment({.devices = TOY_DEVICES, .hosts = TOY_DEVICES}));
+  }
   machine(machine const&) = delete;
   machine& operator=(machine const&) = delete;
   ~machine() {
@@ -65,8 +72,8 @@ machine const of_this_program;
 
 template <class Work>
 void run(cudaStream_t on, Work const& work, int count) {
-  auto const memory = by(work);
-  zbpp::cuda::check(model::launch(on, "toy", memory.reads, memory.writes, [work, count] {
+  auto const what = by(work);
+  zbpp::cuda::check(model::launch(on, what.kernel, what.reads, what.writes, [work, count] {
     for (int i = 0; i < count; ++i) work(i);
   }));
 }

@@ -4,6 +4,7 @@
 // thread stands for each, with an environment of its own, and runs the program's main(). Once NCCL
 // carries the messages, and once copies do.
 #include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_model/environment.hpp>
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -53,7 +54,8 @@ int free_port() {
 }
 
 int run_all(int ranks, bool shares_memory) {
-  model::reset({.devices = ranks, .hosts = ranks, .shares_memory = shares_memory});
+  model::reset(
+      model::as_in_environment({.devices = ranks, .hosts = ranks, .shares_memory = shares_memory}));
   auto const port = std::to_string(free_port());
   std::vector<int> statuses(static_cast<std::size_t>(ranks), 1);
   std::vector<std::thread> processes;

@@ -3,6 +3,8 @@
 // The model of CUDA and NCCL is right: what it says of programs whose answer is known.
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_model/environment.hpp>
+#include <support/environment_variable.hpp>
 #include <support/seeded.hpp>
 
 #include <cuda.h>
@@ -895,6 +897,30 @@ TEST_CASE("Making and freeing memory, and first launches, may wait for the devic
 }
 
 // ---- errors ----
+
+TEST_CASE("The environment states hardware queues and late loading as it does to CUDA") {
+  using zbpp::test::environment_variable;
+  struct stated {
+    char const* queues;
+    int connections;
+    char const* loading;
+    bool waits;
+  };
+  for (stated const& each : std::initializer_list<stated>{
+           {nullptr, 8, nullptr, true},
+           {"1", 1, "EAGER", false},
+           {"8", 8, "LAZY", true},
+           {"32", 32, "EAGER", false},
+           {"33", 32, "DEFAULT", true}}) {
+    environment_variable const queues("CUDA_DEVICE_MAX_CONNECTIONS", each.queues);
+    environment_variable const loading("CUDA_MODULE_LOADING", each.loading);
+    auto const machine = model::as_in_environment({.seed = 7, .sm_count = 16});
+    CHECK(machine.connections == each.connections);
+    CHECK(machine.drains == each.waits);
+    CHECK(machine.seed == 7);
+    CHECK(machine.sm_count == 16);
+  }
+}
 
 TEST_CASE("A failing call returns its error once; one that is sticky stays") {
   reset(1);

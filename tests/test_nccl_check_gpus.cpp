@@ -8,10 +8,9 @@
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_training.hpp>
+#include <support/environment_variable.hpp>
 
 #include <array>
-#include <cstdlib>
-#include <optional>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -30,34 +29,11 @@ namespace {
 constexpr int older = 22809;  // versions of NCCL
 constexpr int newer = 23000;
 
-// Sets a variable, and afterwards leaves the environment as it was.
-class variable {
- public:
-  variable(char const* name, char const* value) : name_(name) {
-    if (char const* const was = std::getenv(name)) was_ = was;
-    set(value);
-  }
-  variable(variable const&) = delete;
-  variable& operator=(variable const&) = delete;
-  ~variable() { set(was_ ? was_->c_str() : nullptr); }
-
- private:
-  void set(char const* value) const {
-    if (value == nullptr)
-      ::unsetenv(name_);
-    else
-      ::setenv(name_, value, 1);
-  }
-
-  char const* name_;
-  std::optional<std::string> was_;
-};
-
 // The identity of a device in a process that has these variables; null where it does not.
 gpu_identity identity(
     int device, char const* host, char const* shares = nullptr, int version = older) {
-  variable const first("NCCL_HOSTID", host);
-  variable const second("NCCL_MULTI_RANK_GPU_ENABLE", shares);
+  environment_variable const first("NCCL_HOSTID", host);
+  environment_variable const second("NCCL_MULTI_RANK_GPU_ENABLE", shares);
   return identity_of(device, version);
 }
 

@@ -81,10 +81,12 @@ group_device() {
   part device_bits 150 device_check bits $short $whole
   # What is set for all programs otherwise: main says why.
   CUDA_DEVICE_MAX_CONNECTIONS=1
-  part device_bits_one_queue 50 device_check bits --short $whole
+  part device_bits_one_queue 35 device_check bits --short $whole
+  CUDA_DEVICE_MAX_CONNECTIONS=8 # CUDA's default
+  part device_bits_eight_queues 30 device_check bits --short $whole
   CUDA_DEVICE_MAX_CONNECTIONS=32
   CUDA_MODULE_LOADING=LAZY
-  part device_bits_lazy_loading 50 device_check bits --short $whole
+  part device_bits_lazy_loading 35 device_check bits --short $whole
   CUDA_MODULE_LOADING=EAGER
   part device_optimizers 30 device_check optimizers $short
   part device_fault 30 device_check fault

@@ -7,6 +7,7 @@
 #include "kernels.hpp"
 
 #include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_model/environment.hpp>
 
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +24,10 @@ namespace model = cuda_model;
 class machine {
  public:
   // Benchmarks send what nobody wrote.
-  machine() { model::reset({.check_uninitialised = false, .copy_ns = 2000, .message_ns = 2000}); }
+  machine() {
+    model::reset(model::as_in_environment(
+        {.check_uninitialised = false, .copy_ns = 2000, .message_ns = 2000}));
+  }
   machine(machine const&) = delete;
   machine& operator=(machine const&) = delete;
   ~machine() {

@@ -5,6 +5,7 @@
 
 #include <support/asio_ranks.hpp>
 #include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_model/environment.hpp>
 #include <support/killed_rank.hpp>
 
 #include <atomic>
@@ -40,8 +41,8 @@ void run_as_rank(
   char const* const told = std::getenv("WORLD_SIZE");
   int const ranks = told == nullptr ? 2 : std::atoi(told);
   // The ranks come and go by themselves; benchmarks send what nobody wrote.
-  cuda_model::reset(
-      {.devices = ranks, .hosts = 0, .shares_memory = true, .check_uninitialised = false});
+  cuda_model::reset(cuda_model::as_in_environment(
+      {.devices = ranks, .hosts = 0, .shares_memory = true, .check_uninitialised = false}));
   test::rank_killer killer(ranks);
   // They start at different times; whoever waits on the device waits for all that have not ended.
   std::vector<std::unique_ptr<process>> all;

@@ -21,6 +21,7 @@
 
 #ifdef ZBPP_CUDA_MODEL
 #include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_model/environment.hpp>
 #endif
 
 namespace gpt::cuda {
@@ -290,6 +291,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
+#ifdef ZBPP_CUDA_MODEL
+    zbpp::cuda_model::reset(zbpp::cuda_model::as_in_environment({}));
+#endif
     int faults = gpt::cuda::compare_all(argv[1]);
 #ifdef ZBPP_CUDA_MODEL
     for (auto const& fault : zbpp::cuda_model::faults()) {

@@ -21,6 +21,7 @@
 
 #ifdef ZBPP_CUDA_MODEL
 #include <support/cuda_model/cuda_model.hpp>
+#include <support/cuda_model/environment.hpp>
 #endif
 
 namespace gpt::cuda {
@@ -28,9 +29,6 @@ namespace {
 
 /// Trains with all ranks here, or as one of them.
 int train_by_transport(options const& o) {
-  // On the usual 8 hardware queues streams of a few ranks would wait for one another, and over NCCL
-  // programs might deadlock.
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   if (o.by == transport::nccl) return train_in_processes(o);
   auto const on = read(o);
   return train(o, on, ranks_here(o));
@@ -48,11 +46,11 @@ bool tell_faults(std::vector<std::string> const& faults) {
 /// Starts the model of CUDA, and looks for faults when all is done.
 int start(options const& o) {
   bool const is_apart = o.by == transport::nccl;
-  zbpp::cuda_model::reset(
+  zbpp::cuda_model::reset(zbpp::cuda_model::as_in_environment(
       {.seed = o.interleaving,
        .devices = is_apart || o.one_device_each ? o.ranks : 1,
        .hosts = is_apart ? 0 : 1,  // the ranks come and go by themselves
-       .copy_ns = 20'000});
+       .copy_ns = 20'000}));
   try {
     auto const status = train_by_transport(o);
     bool const is_wrong = tell_faults(zbpp::cuda_model::faults());
@@ -75,6 +73,9 @@ int start(options const& o) { return train_by_transport(o); }
 int main(int argc, char** argv) {
   try {
     auto const o = gpt::cuda::read_options(argc, argv);
+    // On the usual 8 hardware queues streams of a few ranks would wait for one another, and over
+    // NCCL programs might deadlock. CUDA reads it once.
+    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     auto const status = o ? gpt::cuda::start(*o) : 0;
     gpt::finish_output();
     return status;

@@ -6,6 +6,9 @@
 
 #include <cmath>
 #include <cstddef>
+#include <mutex>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -118,6 +121,19 @@ void touch(touching& t, product const& what) {
     results(static_cast<bf16 const*>(what.then.gelu_input));
 }
 
+/// @return what the model calls a product: by its sizes, as each may have a kernel of its own on a
+///         GPU, which may be loaded when it is first launched
+char const* name_of(product const& what) {
+  static std::mutex in_use;
+  static std::set<std::string> names;  // which live as long as the model may tell them
+  auto const text = [](auto number) { return std::to_string(number); };
+  auto name = "product " + text(what.rows) + " x " + text(what.inner) + " x " + text(what.columns) +
+              ", batch " + text(what.batch) + ", epilogue " +
+              text(static_cast<int>(what.then.what));
+  std::lock_guard const lock(in_use);
+  return names.insert(std::move(name)).first->c_str();
+}
+
 }  // namespace
 
 // A byte stands for the workspace, which a product of cuBLASLt writes whenever it likes: so the
@@ -140,7 +156,7 @@ void products::operator()(cudaStream_t on, product const& what) const {
   // Own choice: a multiplication a nanosecond of the model's time.
   auto const ns = what.batch * what.rows * what.columns * what.inner;
   auto const body = [what] { multiply(what); };
-  zbpp::cuda::check(zbpp::cuda_model::launch(on, "product", t.read, t.written, body, ns));
+  zbpp::cuda::check(zbpp::cuda_model::launch(on, name_of(what), t.read, t.written, body, ns));
 }
 
 }  // namespace gpt::cuda

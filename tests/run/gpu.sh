@@ -85,6 +85,7 @@ script "$scratch/program" <<'END'
 #!/bin/sh
 name=${0##*/}
 echo "$name $* rank ${RANK:-none} hostid ${NCCL_HOSTID:-none}" \
+  "queues $CUDA_DEVICE_MAX_CONNECTIONS loading $CUDA_MODULE_LOADING" \
   "libraries ${LD_LIBRARY_PATH:-none}" >>"$SCRATCH/calls"
 case " $FAILING " in
   *" $name "*)
@@ -283,7 +284,8 @@ called 'cmake --preset'
 
 case="all of it"
 gpu 0 "$complete"
-for result in 10_one_gpu device_parts device_bits transfers issuing plan nccl_self nccl_to_itself \
+for result in 10_one_gpu device_parts device_bits device_bits_eight_queues transfers issuing plan \
+  nccl_self nccl_to_itself \
   '12_gpu_processes, 2 processes' 'nccl train, 4 processes' 'nccl_pair, 2 processes' \
   'nccl kill, 4 processes' 'copies kill, 2 processes' train_gpt train_gpt_traced \
   train_gpt_steps train_gpt_replayed \
@@ -294,7 +296,10 @@ for result in 10_one_gpu device_parts device_bits transfers issuing plan nccl_se
 done
 called 'nccl_check kill rank 3 hostid zbpp-3'
 called 'nccl_check throw_copies rank 1 '
-called 'device_check bits --short rank none'
+for asked in 'queues 1 loading EAGER' 'queues 8 loading EAGER' 'queues 32 loading LAZY'; do
+  called "device_check bits --short rank none .*$asked"
+done
+called 'device_check bits rank none .*queues 32 loading EAGER'
 called 'device_check optimizers --short rank none'
 called 'train_gpt_cuda --check --steps 2 --width 64 .*--text .* rank none'
 wrote '1980 MHz, 95.30 W, 41'
