@@ -374,6 +374,13 @@ TEST_CASE("what a GPU backend cannot use is refused with a cure", "[cuda]") {
   CHECK(
       refused({.devices = {{}, {.compute = elsewhere}}}) ==
       "the adopted stream belongs to device 1; its rank_device says device 0");
+  {
+    // A driver before CUDA 12.8 cannot tell where a stream is.
+    cuda::stream const own(cuda::stream_priority::usual);
+    model::fail_next("cudaStreamGetDevice", cudaErrorCallRequiresNewerDriver);
+    CHECK(refused({.devices = {{}, {.compute = own.view()}}}) == "<nothing was refused>");
+    CHECK(cudaGetLastError() == cudaSuccess);
+  }
   CHECK(
       refused({.run_ahead = -1}) ==
       "run_ahead is negative; give a number of passes, or 0 for a whole step");

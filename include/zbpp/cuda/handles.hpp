@@ -204,7 +204,12 @@ inline void check_adoptable(stream_ref adopted, int device) {
         errc::bad_argument,
         "the adopted stream waits for the default stream; make it with cudaStreamNonBlocking");
   int actual_device = 0;
-  check(cudaStreamGetDevice(adopted, &actual_device));
+  auto const asked = cudaStreamGetDevice(adopted, &actual_device);
+  if (asked == cudaErrorCallRequiresNewerDriver) {  // older than CUDA 12.8, and cannot tell
+    cudaGetLastError();                             // an answer, as above
+    return;
+  }
+  check(asked);
   if (actual_device != device)
     throw error(
         errc::bad_argument,
