@@ -72,8 +72,8 @@ machine const of_this_program;
 
 template <class Work>
 void run(cudaStream_t on, Work const& work, int count) {
-  auto const what = by(work);
-  zbpp::cuda::check(model::launch(on, what.kernel, what.reads, what.writes, [work, count] {
+  auto const one = by(work);
+  zbpp::cuda::check(model::launch(on, one.kernel, one.reads, one.writes, [work, count] {
     for (int i = 0; i < count; ++i) work(i);
   }));
 }

@@ -139,6 +139,7 @@ void counters(report& into) {
   cuda::event const begin(cuda::event_kind::timing);
   cuda::event const end(cuda::event_kind::timing);
   constexpr std::uint32_t hops = 100;
+  hold_up(first.view());
   first.view().record(begin);
   for (std::uint32_t i = 1; i <= hops; ++i) {
     values.write((i % 2 == 1 ? first : second).view(), counter, i);
@@ -383,6 +384,7 @@ void sums_beside_passes(asio::rendezvous& run, report& into, sizes const& all) {
   auto const repeats = all.repeats_of(size);
   device_memory const data(size);
   wide_kernel const wide;
+  cuda::event const summed(cuda::event_kind::order);
   for (int const ctas : all.ctas) {
     channel const own(shared_id(run), 2, run.rank(), ctas);
     cuda::check(cudaMemsetAsync(data.get(), 0, size, own.on().get()));
@@ -401,8 +403,9 @@ void sums_beside_passes(asio::rendezvous& run, report& into, sizes const& all) {
     double beside = 0;
     auto const sums_beside = microseconds_of([&] {
       enqueue();
+      own.on().record(summed);
       beside = microseconds_of([&] { wide.run(); });
-      while (cudaStreamQuery(own.on().get()) == cudaErrorNotReady) wide.run();
+      while (!summed.view().is_complete()) wide.run();
     });
     result.add(
         {std::int64_t{ctas},

@@ -141,6 +141,21 @@ void captured_passes_stay(int count) {
   expect_disjoint(parts, seen);
 }
 
+// The same where all passes of a step are one graph.
+void captured_steps_stay(int count) {
+  cuda::partition const parts(0, count);
+  multiprocessors_seen const seen(count);
+  auto const planned = make_plan(zb_h1{}, toy::problem_of(placement::linear(count), 2 * count));
+  work const burns = [&](cuda::stream_ref on, int rank, pass_kind) { seen.burn(on, rank); };
+  auto stages = stages_of(planned.problem(), &burns);
+  {
+    pipeline pipe{
+        planned, cuda::device{.devices = parts.devices(), .replay = cuda::replay::step}, stages};
+    for (int step = 0; step < 4; ++step) pipe.step();
+  }
+  expect_disjoint(parts, seen);
+}
+
 void parts_run_at_once(int count) {
   cuda::partition const parts(0, count);
   auto const devices = parts.devices();
@@ -195,6 +210,9 @@ int check_parts(bool is_short) {
     check(parts + " are disjoint", [&] { parts_are_disjoint(count); });
     check("captured passes stay on their part of " + std::to_string(count), [&] {
       captured_passes_stay(count);
+    });
+    check("captured steps stay on their part of " + std::to_string(count), [&] {
+      captured_steps_stay(count);
     });
     if (!is_short) check(parts + " run at once", [&] { parts_run_at_once(count); });
   }

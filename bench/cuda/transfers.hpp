@@ -78,6 +78,7 @@ inline void measure_peer_copies(report& into, int devices, bool is_short) {
     // One of many in a row, in milliseconds.
     auto const time_of = [&](std::size_t size) {
       constexpr int copies = 20;
+      hold_up(on.view());
       for (int i = 0; i <= copies; ++i) {
         if (i == 1) on.view().record(begin);  // the first one warms up
         cuda::check(cudaMemcpyPeerAsync(received.get(), to, from.get(), 0, size, on.view().get()));
