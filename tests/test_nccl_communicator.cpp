@@ -297,24 +297,25 @@ TEST_CASE("communicators are aborted whichever launch waits for another one's ke
           zbpp::cuda::stream(zbpp::cuda::stream_priority::usual),
           zbpp::cuda::stream(zbpp::cuda::stream_priority::usual)};
       zbpp::cuda::event const received(zbpp::cuda::event_kind::order);
-      auto const bytes = memory.allocate(256, zbpp::purpose::edge);
+      auto const bytes = memory.allocate(std::size_t{3} * 256, zbpp::purpose::edge);
       // The first waits for a message that never comes, the others for room in their streams,
       // which stand behind it.
-      for (std::size_t i = 0; i < 3; ++i) {
-        auto const on = streams[i].view();
-        if (i > 0) {
-          on.wait(received);
-          for (auto filled = depth - 1; filled > 0; --filled)
-            zbpp::cuda::check(model::launch(on, "behind it", {}, {}));
-        }
-        nccl::detail::check_started(
-            ncclRecv(bytes.data(), 256, ncclInt8, 1, pairs[i].ends[0]->get(), on));
-        if (i == 0) {
-          while (!pairs[0].ends[0]->is_ready()) {
-          }
-          on.record(received);
-        }
+      auto const receive = [&](std::size_t i) {
+        nccl::detail::check_started(ncclRecv(
+            bytes.data() + 256 * i, 256, ncclInt8, 1, pairs[i].ends[0]->get(), streams[i].view()));
+      };
+      receive(0);
+      while (!pairs[0].ends[0]->is_ready()) {
       }
+      streams[0].view().record(received);
+      for (std::size_t i : {1U, 2U}) {
+        streams[i].view().wait(received);
+        for (auto filled = depth - 1; filled > 0; --filled)
+          zbpp::cuda::check(model::launch(streams[i].view(), "behind it", {}, {}));
+      }
+      nccl::detail::group others;
+      for (std::size_t i : {1U, 2U}) receive(i);
+      others.end();
       CHECK_FALSE(pairs[1].ends[0]->is_ready());
       std::vector<nccl::communicator*> all;
       for (auto const i : order) all.push_back(pairs[i].ends[0].get());

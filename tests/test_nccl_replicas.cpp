@@ -232,6 +232,28 @@ TEST_CASE("with one queue of hardware, too, replicas over NCCL go on", "[nccl][g
   for (int round = 0; round < thinned(6, 2); ++round) check(planned, {}, ++seed);
 }
 
+TEST_CASE("no step of replicas over NCCL connects what was not connected before", "[nccl][grid]") {
+  auto const planned = make_plan(
+      zbpp::zb_v{},
+      problem_of(zbpp::placement::v_shape(2), 4, 2, true),
+      {.step = step_kind::post_validated});
+  for (bool const shares_memory : {true, false}) {
+    auto machine = machine_of(planned, run_seed() + 3300);
+    machine.shares_memory = shares_memory;
+    checked_ranks const gpus(machine);
+    auto const thrown = run_ranks(4, patient_settings(), [&](rendezvous& run) {
+      replica_rank rank(planned, run, {});
+      run.barrier();
+      if (run.rank() == 0) model::start_counting();
+      run.barrier();
+      rank.pipe().run(3);
+      run.barrier();
+    });
+    for (auto const& text : thrown) CHECK(text == "");
+    CHECK(model::connections() == 0);
+  }
+}
+
 TEST_CASE("sums over replicas have thread blocks of their own", "[nccl][grid]") {
   auto const planned = make_plan(
       zbpp::zb_v{},
@@ -641,7 +663,8 @@ class two_replicas {
 TEST_CASE("no call of a sum over replicas can be left out", "[nccl][grid]") {
   auto const is_clean = [](std::string_view function, std::uint64_t call) {
     for (std::uint64_t seed = 1; seed <= 8; ++seed) {
-      model::reset({.seed = seed, .devices = 2});
+      model::reset(
+          {.seed = seed, .devices = 2, .lazy_connect = false});  // one thread issues for both
       try {
         two_replicas all;
         if (!all.step(1)) return false;
@@ -662,7 +685,8 @@ TEST_CASE("no call of a sum over replicas can be left out", "[nccl][grid]") {
 TEST_CASE("a sum that begins or is used too early is found", "[nccl][grid]") {
   for (auto const made : {mistake::begins_early, mistake::waits_for_nothing})
     for (std::uint64_t seed = 1; seed <= 8; ++seed) {
-      model::reset({.seed = seed, .devices = 2});
+      model::reset(
+          {.seed = seed, .devices = 2, .lazy_connect = false});  // one thread issues for both
       {
         two_replicas all;
         CHECK(all.step(1));

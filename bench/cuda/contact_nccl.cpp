@@ -59,25 +59,47 @@ struct pair {
   }
 };
 
+void choose_device(link const& to) {
+  int const devices = count_devices();
+  cuda::check(cudaSetDevice(to.rank() % devices));
+  if (devices < 2) {  // then each poses as a machine of its own, and sockets carry messages
+    ::setenv("NCCL_HOSTID", to.rank() == 0 ? "zbpp-0" : "zbpp-1", 1);
+    ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    ::setenv("NCCL_IB_DISABLE", "1", 1);
+    ::setenv("NCCL_MNNVL_ENABLE", "0", 1);
+  }
+}
+
+ncclUniqueId share_id(link const& to) {
+  if (to.rank() != 0) return to.receive<ncclUniqueId>();
+  ncclUniqueId id{};
+  nccl::check(ncclGetUniqueId(&id));
+  to.send(id);
+  return id;
+}
+
 std::string between_two(std::function<std::string(pair&)> const& body) {
   return run_as_two([&](link const& to) {
-    int const devices = count_devices();
-    cuda::check(cudaSetDevice(to.rank() % devices));
-    if (devices < 2) {  // then each poses as a machine of its own, and sockets carry messages
-      ::setenv("NCCL_HOSTID", to.rank() == 0 ? "zbpp-0" : "zbpp-1", 1);
-      ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-      ::setenv("NCCL_IB_DISABLE", "1", 1);
-      ::setenv("NCCL_MNNVL_ENABLE", "0", 1);
-    }
-    ncclUniqueId id{};
-    if (to.rank() == 0) {
-      nccl::check(ncclGetUniqueId(&id));
-      to.send(id);
-    } else {
-      id = to.receive<ncclUniqueId>();
-    }
-    pair both(to, id);
+    choose_device(to);
+    pair both(to, share_id(to));
     return body(both);
+  });
+}
+
+// As zbpp makes all of a rank, in one group.
+std::string two_communicators() {
+  return run_as_two([](link const& to) {
+    choose_device(to);
+    auto const first_id = share_id(to);
+    auto const second_id = share_id(to);
+    nccl::detail::group together;
+    nccl::communicator const first(first_id, 2, to.rank(), {"first"});
+    nccl::communicator const second(second_id, 2, to.rank(), {"second"});
+    together.end();
+    for (auto const* each : {&first, &second})
+      each->wait(limited("two communicators do not get ready"));
+    to.meet();
+    return std::string();
   });
 }
 
@@ -144,6 +166,7 @@ std::string revoke() {
 
 constexpr line all[] = {
     {"NCCL: a message between two ranks", message, 25, "nccl", "all that goes over NCCL"},
+    {"NCCL: two communicators at once", two_communicators, 25, "nccl", "all that goes over NCCL"},
     {"NCCL: captured messages", captured, 25, "replay", "steps over NCCL that are replayed"},
     {"NCCL: an abort in time", abort, 25, "abort", "failures over NCCL that end in time"},
     {"NCCL: a revoke in time", revoke, 25, "revoke", "adopted communicators"}};

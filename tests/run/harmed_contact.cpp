@@ -135,6 +135,7 @@ std::vector<harm> const harms{
      .machine = two_devices(),
      .failed =
          {{"NCCL: a message between two ranks", "rank 0: "},
+          {"NCCL: two communicators at once", "rank 0: "},
           {"NCCL: captured messages", "rank 0: "},
           {"NCCL: an abort in time", "rank 0: "},
           {"NCCL: a revoke in time", "rank 0: "}},

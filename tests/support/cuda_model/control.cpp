@@ -211,6 +211,18 @@ void stop_device(int device) {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());
   in.poison(device, cudaErrorLaunchFailure);
+  // Over sockets NCCL may see first that a peer is gone.
+  auto const is_there = [device](communicator const* each) {
+    return each != nullptr && each->device == device;
+  };
+  for (communicator& one : in.communicators_) {
+    auto const& all = one.of->members;
+    if (!one.alive || one.device == device || std::none_of(all.begin(), all.end(), is_there) ||
+        in.random() % 2 == 0)
+      continue;
+    one.broken = true;
+    one.failure = ncclRemoteError;
+  }
 }
 
 void comm_fault(void* comm, int error) {
@@ -234,6 +246,7 @@ void start_counting() {
   std::lock_guard lock(in.mutex());
   in.counts_.fill(0);
   in.interrupts_ = 0;
+  in.connections_ = 0;
   in.skips_.clear();
   in.log_.clear();
   in.counting_ = true;
@@ -249,6 +262,12 @@ std::uint64_t interrupts() {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());
   return in.interrupts_;
+}
+
+std::uint64_t connections() {
+  machine& in = machine::the();
+  std::lock_guard lock(in.mutex());
+  return in.connections_;
 }
 
 std::vector<called> calls() {

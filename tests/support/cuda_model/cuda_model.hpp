@@ -80,7 +80,9 @@ struct options {
   int instances_of_gpu = 1;         ///< devices that are parts of one GPU (MIG), with its bus id
   bool check_uninitialised = true;  ///< reading bytes that nobody wrote is a fault
   bool duplicate_gpus = false;      ///< NCCL: true lets ranks of one communicator share a device
-  bool lazy_connect = true;  ///< NCCL: the first message to a peer waits, on the host, for the peer
+  /// NCCL: the first message to a peer, and the first sum of a class of sizes, waits on the host
+  /// for the other ranks.
+  bool lazy_connect = true;
   std::size_t device_bytes = 0;          ///< memory of a device, 0: no limit
   std::int64_t copy_ns = 0;              ///< virtual time of a copy or a set
   std::int64_t copy_ns_per_byte = 0;     ///< and of each byte of a copy
@@ -184,7 +186,8 @@ void hold_groups();
 void kernel_fault(std::uint64_t n, cudaError_t error = cudaErrorIllegalAddress);
 
 /// A device stops, as where the process that uses it is killed: nothing of what it was given runs
-/// any more, and every later call there returns an error.
+/// any more, and every later call there returns an error. Some communicators that have a rank there
+/// fail with ncclRemoteError.
 void stop_device(int device);
 
 /// Makes a communicator of this rank fail asynchronously: ncclCommGetAsyncError tells.
@@ -215,6 +218,10 @@ std::uint64_t count(std::string_view function);
 /// Records since start_counting that interrupt the host when they have run: of events that it may
 /// block on.
 std::uint64_t interrupts();
+
+/// How often since start_counting a rank had to connect in NCCL first, for which hosts wait for
+/// each other: with a peer, or for sums of sizes that it had not added up before.
+std::uint64_t connections();
 
 /// All calls since start_counting, in order, over all threads.
 std::vector<called> calls();

@@ -48,6 +48,7 @@ void machine::reset(options const& machine_options) {
   failing_.fill(0);
   counts_.fill(0);
   interrupts_ = 0;
+  connections_ = 0;
   skips_.clear();
   log_.clear();
   counting_ = false;

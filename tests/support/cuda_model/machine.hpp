@@ -240,6 +240,8 @@ struct host_state {
   std::vector<grouped> group;
   std::vector<communicator*> joining;
   std::vector<communicator*> aborting;
+  // Communicators that do not block of its last group, which NCCL may still be at work on.
+  std::vector<communicator*> at_work;
 
   [[nodiscard]] int process() const { return own_process.value_or(device); }
 };
@@ -410,6 +412,7 @@ class machine {
   std::array<int, function_count> failing_{};
   std::array<std::uint64_t, function_count> counts_{};
   std::uint64_t interrupts_ = 0;
+  std::uint64_t connections_ = 0;
   struct skipped {
     function call;
     std::uint64_t index;

@@ -11,9 +11,11 @@
 
 #include <nccl.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,6 +50,12 @@ struct message {
 ///         rank with its part, as around a ring
 [[nodiscard]] inline std::size_t first_in_sum(std::size_t i, std::size_t count, std::size_t ranks) {
   return i * ranks / count;
+}
+
+/// @return the class of a sum of so many bytes: NCCL chooses an algorithm by the size, and connects
+///         when it first uses one
+[[nodiscard]] inline int size_class(std::size_t bytes) {
+  return static_cast<int>(std::bit_width(bytes)) / 4;
 }
 
 /// The messages of one ncclGroup that go over one communicator: one launch.
@@ -101,7 +109,7 @@ struct communicator {
   // What this rank has asked of each peer, and whether both ends have.
   std::vector<bool> sends_to;
   std::vector<bool> receives_from;
-  bool sums = false;  // whether this rank has taken part in a sum
+  std::set<int> sums;  // the classes of sizes of which this rank has taken part in a sum
 };
 
 }  // namespace zbpp::cuda_model

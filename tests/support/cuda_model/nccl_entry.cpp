@@ -88,10 +88,14 @@ ncclResult_t issue(machine& in, std::vector<message_group*> const& groups) {
   for (message_group const* group : groups) {
     communicator& over = *group->over;
     for (message const& each : group->messages) {
-      over.sums = over.sums || each.is_sum();
-      if (each.is_sum()) continue;
+      if (each.is_sum()) {
+        in.connections_ += over.sums.insert(size_class(each.bytes)).second ? 1U : 0U;
+        continue;
+      }
+      auto& known = each.send ? over.sends_to : over.receives_from;
       auto const peer = static_cast<std::size_t>(each.peer);
-      (each.send ? over.sends_to : over.receives_from)[peer] = true;
+      in.connections_ += known[peer] ? 0U : 1U;
+      known[peer] = true;
     }
   }
   in.wake_hosts();  // this may be what a peer has waited for
@@ -123,7 +127,31 @@ void reclaim(machine& in, communicator& one) {
     *one.made = in.handle_for(communicator_tag, one.index);  // by the thread that was making it
 }
 
+// NCCL before 2.27 keeps what it does for a group in one place for each thread: where the thread
+// ends another group meanwhile, calls of the first one are made twice. A device stands for a
+// process here, since tests drive several from one thread.
+void check_one_group_at_a_time(machine& in, host_state& self) {
+  if (in.options_.duplicate_gpus) return;  // then it stands for several
+  std::vector<communicator*> used = self.joining;
+  for (host_state::grouped const& each : self.group) used.push_back(each.over);
+  std::erase_if(used, [](communicator const* one) { return one->blocking; });
+  auto const is_of_a_process_here = [&used](communicator const* one) {
+    return std::any_of(used.begin(), used.end(), [=](communicator const* each) {
+      return each->device == one->device;
+    });
+  };
+  for (communicator const* one : self.at_work)
+    if (one->alive && !one->aborted && state_of(*one) == ncclInProgress &&
+        is_of_a_process_here(one))
+      in.fault(
+          "nccl: a thread ends a group while communicator " + std::to_string(one->index) +
+          " of its last group is still ncclInProgress");
+  std::erase_if(self.at_work, is_of_a_process_here);
+  self.at_work.insert(self.at_work.end(), used.begin(), used.end());
+}
+
 ncclResult_t end_group(machine& in, host_state& self) {
+  if (!self.joining.empty() || !self.group.empty()) check_one_group_at_a_time(in, self);
   std::vector<host_state::grouped> calls = std::move(self.group);
   std::vector<communicator*> joining = std::move(self.joining);
   std::vector<communicator*> aborting = std::move(self.aborting);

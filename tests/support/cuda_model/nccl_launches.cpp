@@ -17,8 +17,8 @@ bool is_connected(message_group const& one) {
   return std::all_of(one.messages.begin(), one.messages.end(), [&](message const& each) {
     auto const& all = end.of->members;
     if (each.is_sum())
-      return std::all_of(all.begin(), all.end(), [](communicator const* member) {
-        return member != nullptr && member->sums;
+      return std::all_of(all.begin(), all.end(), [&](communicator const* member) {
+        return member != nullptr && member->sums.count(size_class(each.bytes)) > 0;
       });
     if (each.peer == end.rank) return true;
     communicator const* peer = end.of->members[static_cast<std::size_t>(each.peer)];

@@ -85,14 +85,14 @@ class communicator_set {
         ids.size() == map_.communicators.size(), "ids are missing; give one for each communicator");
     or_abort([&] {
       // All begin before one is waited for, or ranks in a row would wait for one another in turn.
-      for (std::size_t k = 0; k < ids.size(); ++k) {
-        group together;
+      // And in one group: NCCL before 2.27 works on one at a time for each thread.
+      group together;
+      for (std::size_t k = 0; k < ids.size(); ++k)
         add_endpoints(k, [&](local_rank const& local) {
           return std::make_unique<endpoint>(
               local, map_.communicators[k], ids[k], map_.most_ctas(k, limits));
         });
-        together.end();
-      }
+      together.end();
       for (auto const* end : endpoints_) wait(*end, pause);
       connect_sums(pause);
       connect(pause);
@@ -236,13 +236,15 @@ class communicator_set {
     }
   }
 
-  // Memory is freed once no kernel uses it, so abort what has begun before memory goes.
+  // Memory is freed once no kernel uses it, so abort what has begun before memory goes: one after
+  // the other, since NCCL makes all of a group together, and one abort ends that for all.
   template <class Work>
   void or_abort(Work const& work) {
     try {
       work();
     } catch (...) {
-      abort();
+      is_aborted_.store(true, std::memory_order_release);
+      for (auto* one : communicators_) communicator::abort({&one, 1});
       throw;
     }
   }

@@ -179,6 +179,11 @@ class host_wait {
       return false;
     });
   }
+  /// Waits until another rank has reported a failure, but not longer than a second.
+  void until_others_report() {
+    auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    poll([&] { return supervisor_.look() || std::chrono::steady_clock::now() > end; }, pause);
+  }
   /// Waits until all ranks know of the failure of the run, but not longer than its deadline. Only
   /// then may a rank give up messages: passes that run without them compute garbage or fault, here
   /// and where their results go, and no rank takes that for a step or for the first failure.

@@ -190,8 +190,14 @@ class ranks::executor : public asio::one_rank {
       if (steps_.steps().replays())
         cuda::detail::refuse_optimizer(engine.rank(), engine.has_optimizer());
       launcher_.warm_up(engines);
-      if (auto const& sums = programs_.front().sums; sums != nullptr)
+      if (auto const& sums = programs_.front().sums; sums != nullptr) {
         sums->compare(groups_->grid().data());
+        sums->connect(detail::pause_in_run(
+            control_channel(),
+            settings_.init_deadline,
+            "the first sums over replicas do not end within ranks_settings::init_deadline; set "
+            "NCCL_DEBUG=INFO to see what NCCL waits for"));
+      }
     });
   }
 

@@ -5,8 +5,11 @@
 #pragma once
 
 #include <zbpp/cuda/device_context.hpp>
+#include <zbpp/cuda/error.hpp>
 #include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/memory.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/nccl/communicator.hpp>
 #include <zbpp/nccl/detail/calls.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/runtime/gradient_sums.hpp>
@@ -15,6 +18,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -61,6 +65,35 @@ class replica_sums final : public gradient_sums {
                 " have other sizes than those of replica 0; give all replicas the same weights");
   }
 
+  /// Adds up zeros, from as many as the smallest layer has to as many as the largest stage: NCCL
+  /// chooses an algorithm by the size, and connects when it first uses one, for which hosts wait
+  /// for each other. A collective call of the replicas; takes at most 64 MiB meanwhile.
+  /// @param pause  called while the devices are waited for; throws to give up
+  /// @throws cuda_error; nccl_error; what `pause` throws
+  void connect(pause_call const& pause) {
+    auto least = most_zeros;
+    std::size_t most = 0;
+    for (auto const& each : stages_) {
+      std::size_t all = 0;
+      for (auto const layer : each.layers) {
+        all += layer.size();
+        least = std::min(least, layer.size());
+      }
+      most = std::max(most, std::min(all, most_zeros));
+    }
+    if (most == 0) return;
+    cuda::device_array<float> const zeros(most);
+    cuda::check(cudaMemsetAsync(zeros.data(), 0, most * sizeof(float), stream()));
+    auto const add_up = [&](std::size_t count) {
+      std::array const part{std::span<float>(zeros.data(), count)};
+      sum(part);
+    };
+    for (auto count = least; count < most; count *= 8) add_up(count);
+    add_up(most);
+    stream().record(made_);
+    poll([this] { return communicators_->is_aborted() || made_.view().is_complete(); }, pause);
+  }
+
   /// Enqueues the sum of a stage.
   /// @throws cuda_error; nccl_error
   void start(int chunk) override {
@@ -68,20 +101,7 @@ class replica_sums final : public gradient_sums {
     if (own.layers.empty() || communicators_->is_aborted()) return;
     context_->compute().record(made_);
     stream().wait(made_);
-    communicators_->use([&] {
-      group together;
-      for (auto const layer : own.layers)
-        check_started(ncclAllReduce(
-            layer.data(),
-            layer.data(),
-            layer.size(),
-            ncclFloat32,
-            ncclSum,
-            by_->comm.get(),
-            stream()));
-      together.end();
-      communicators_->await(by_->comm);  // so that what is recorded next is behind it
-    });
+    sum(own.layers);
     if (!communicators_->is_aborted()) stream().record(own.summed);
   }
   /// Lets passes wait for the sum of a stage.
@@ -103,6 +123,26 @@ class replica_sums final : public gradient_sums {
     std::vector<std::span<float>> layers;
     cuda::event summed;
   };
+
+  // Own choice: beyond it NCCL chooses as for it.
+  static constexpr std::size_t most_zeros = (std::size_t{64} << 20U) / sizeof(float);
+
+  void sum(std::span<std::span<float> const> layers) const {
+    communicators_->use([&] {
+      group together;
+      for (auto const layer : layers)
+        check_started(ncclAllReduce(
+            layer.data(),
+            layer.data(),
+            layer.size(),
+            ncclFloat32,
+            ncclSum,
+            by_->comm.get(),
+            stream()));
+      together.end();
+      communicators_->await(by_->comm);  // so that what is enqueued next is behind it
+    });
+  }
 
   [[nodiscard]] cuda::event make_event() const {
     return cuda::on_device(context_->device(), [] { return cuda::event(cuda::event_kind::order); });

@@ -19,6 +19,7 @@
 #include <zbpp/nccl/detail/device_progress.hpp>
 #include <zbpp/nccl/detail/replica_sums.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
+#include <zbpp/nccl/error.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/transport.hpp>
 
@@ -79,6 +80,18 @@ void settle_device(
           cudaGetErrorName(state) +
           "; CUDA does not go on in this process, so end it and start the run anew");
   return failure{{.rank = rank}, {}, std::make_exception_ptr(lost)};
+}
+
+/// @return whether NCCL says that another rank is gone, or that the way there is broken
+[[nodiscard]] inline bool has_lost_peer(failure const& own) {
+  if (own.exception == nullptr) return false;
+  try {
+    std::rethrow_exception(own.exception);
+  } catch (nccl_error const& e) {
+    return e.native() == ncclRemoteError;
+  } catch (...) {
+    return false;
+  }
 }
 
 /// Holds a program of a rank, and what carries its messages.
@@ -448,6 +461,8 @@ class step_runner {
 
   // Ends the steps of a run that has failed.
   void give_up(transport const& by, failure const& own, std::optional<std::int64_t> step = {}) {
+    // Where a rank is gone, the run can name it, and its neighbours in NCCL cannot.
+    if (has_lost_peer(own)) wait_.until_others_report();
     supervisor_.report(own, step);
     wait_.until_all_informed();
     steps_.discard();
