@@ -254,6 +254,60 @@ TEST_CASE("no step of replicas over NCCL connects what was not connected before"
   }
 }
 
+namespace {
+
+// Does something when it gets ready, before sums are connected.
+struct late_stage {
+  replicas::stage* of;
+  std::function<void()> act;
+
+  zbpp::flow operator()(zbpp::microbatch mb) { return (*of)(mb); }
+  void warm_up(zbpp::pass_context) {
+    if (act) act();
+  }
+  auto& optimizer() { return of->optimizer(); }
+};
+
+// Makes pipelines where rank 1 does something first. @return what all were told
+std::vector<std::string> make_with(model::options machine, std::function<void()> const& act) {
+  auto const planned = make_plan(
+      zbpp::zb_h1{},
+      problem_of(zbpp::placement::linear(2), 4, 2, false),
+      {.step = step_kind::synchronous});
+  auto const layout = layout_of(planned);
+  machine.devices = machine.hosts = layout.ranks();
+  checked_ranks const gpus(machine);
+  return run_ranks(layout.ranks(), patient_settings(), [&](rendezvous& run) {
+    cuda::device_guard const here(run.rank());
+    auto const at = layout.coordinates(run.rank());
+    replicas::stage own(at.pipeline, at.data, false);
+    std::array stages{late_stage{&own, {}}};
+    if (run.rank() == 1) stages[0].act = act;
+    nccl::ranks_settings settings{.device = cuda::rank_device{.device = run.rank()}};
+    settings.init_deadline = 2s;
+    zbpp::pipeline const pipe(
+        planned, nccl::ranks(run, layout, settings), stages, replicas::training{}.options(planned));
+    run.barrier();  // those whose sums are done hear of it
+  });
+}
+
+}  // namespace
+
+TEST_CASE("making replicas over NCCL ends where their sums do not", "[nccl][grid]") {
+  for (bool const lazy_connect : {true, false}) {
+    INFO("connects late: " << lazy_connect);
+    // Memory that a sum uses is given back only once that is aborted, or CUDA waits for it.
+    model::options const machine{
+        .seed = run_seed() + 3400, .drains = true, .lazy_connect = lazy_connect};
+    check_told(
+        make_with(machine, [] { model::fail_next("ncclAllReduce", ncclSystemError); }),
+        "unhandled system error");
+    check_told(
+        make_with(machine, [] { model::hold_groups(); }),
+        "the first sums over replicas do not end within ranks_settings::init_deadline");
+  }
+}
+
 TEST_CASE("sums over replicas have thread blocks of their own", "[nccl][grid]") {
   auto const planned = make_plan(
       zbpp::zb_v{},

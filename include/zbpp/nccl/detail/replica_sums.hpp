@@ -82,16 +82,26 @@ class replica_sums final : public gradient_sums {
       most = std::max(most, std::min(all, most_zeros));
     }
     if (most == 0) return;
+    cuda::device_guard const here(context_->device());
     cuda::device_array<float> const zeros(most);
-    cuda::check(cudaMemsetAsync(zeros.data(), 0, most * sizeof(float), stream()));
-    auto const add_up = [&](std::size_t count) {
-      std::array const part{std::span<float>(zeros.data(), count)};
-      sum(part);
-    };
-    for (auto count = least; count < most; count *= 8) add_up(count);
-    add_up(most);
-    stream().record(made_);
-    poll([this] { return communicators_->is_aborted() || made_.view().is_complete(); }, pause);
+    try {
+      cuda::check(cudaMemsetAsync(zeros.data(), 0, most * sizeof(float), stream()));
+      auto const add_up = [&](std::size_t count) {
+        std::array const part{std::span<float>(zeros.data(), count)};
+        communicators_->use([&] {
+          enqueue(part);
+          by_->comm.wait(pause);
+        });
+      };
+      for (auto count = least; count < most; count *= 8) add_up(count);
+      add_up(most);
+      stream().record(made_);
+      poll([this] { return made_.view().is_complete(); }, pause);
+    } catch (...) {
+      communicators_->abort();  // memory goes once nothing uses it
+      cudaStreamSynchronize(stream());
+      throw;
+    }
   }
 
   /// Enqueues the sum of a stage.
@@ -101,7 +111,10 @@ class replica_sums final : public gradient_sums {
     if (own.layers.empty() || communicators_->is_aborted()) return;
     context_->compute().record(made_);
     stream().wait(made_);
-    sum(own.layers);
+    communicators_->use([&] {
+      enqueue(own.layers);
+      communicators_->await(by_->comm);  // so that what is recorded next is behind it
+    });
     if (!communicators_->is_aborted()) stream().record(own.summed);
   }
   /// Lets passes wait for the sum of a stage.
@@ -127,21 +140,18 @@ class replica_sums final : public gradient_sums {
   // Own choice: beyond it NCCL chooses as for it.
   static constexpr std::size_t most_zeros = (std::size_t{64} << 20U) / sizeof(float);
 
-  void sum(std::span<std::span<float> const> layers) const {
-    communicators_->use([&] {
-      group together;
-      for (auto const layer : layers)
-        check_started(ncclAllReduce(
-            layer.data(),
-            layer.data(),
-            layer.size(),
-            ncclFloat32,
-            ncclSum,
-            by_->comm.get(),
-            stream()));
-      together.end();
-      communicators_->await(by_->comm);  // so that what is enqueued next is behind it
-    });
+  void enqueue(std::span<std::span<float> const> layers) const {
+    group together;
+    for (auto const layer : layers)
+      check_started(ncclAllReduce(
+          layer.data(),
+          layer.data(),
+          layer.size(),
+          ncclFloat32,
+          ncclSum,
+          by_->comm.get(),
+          stream()));
+    together.end();
   }
 
   [[nodiscard]] cuda::event make_event() const {
