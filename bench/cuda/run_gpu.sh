@@ -138,6 +138,7 @@ look_around() {
     look_for_compilers
   fi
   if [ "$dry" = yes ]; then
+    find_libraries
     found_by="nothing: it is a model"
     arch=${arch:-90}
     return 0

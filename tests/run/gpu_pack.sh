@@ -15,6 +15,10 @@ elsewhere=$(mktemp -d)
 trap 'rm -rf "$elsewhere"' EXIT
 tar -C "$elsewhere" -xzf "$scratch/gpu.tar.gz"
 cd "$elsewhere"
+# One program tells what it is given, since libraries that are packed may be missing elsewhere only.
+# The program expands the variable.
+# shellcheck disable=SC2016
+printf '#!/bin/sh\necho "libraries ${LD_LIBRARY_PATH:-none}"\n' >zbpp-gpu/build/programs/11_many_gpus
 set -- sh zbpp-gpu/gpu.sh --results "$elsewhere/results" device trainer
 # Where the system allows it, nothing is left in these folders. The inner shell expands its arguments.
 # shellcheck disable=SC2016
@@ -25,6 +29,10 @@ else
   echo "the sources stay where they are: mounting needs root"
   "$@"
 fi
+grep -q "libraries .*zbpp-gpu/build/lib" results/*.md || {
+  echo "FAILED  programs do not find the libraries that are packed"
+  exit 1
+}
 parts=device_bits
 if [ -e "$build/gpu_models/train_gpt_cuda_compare" ]; then # where examples are built
   parts="$parts train_gpt_compare"
