@@ -766,6 +766,11 @@ TEST_CASE("communicators of sums stand in front of those of messages", "[nccl][g
   CHECK(map.of_channel == std::vector{nccl::detail::communicator_map::none, 2});
   CHECK(map.count_of(0) == 2);
   CHECK(map.count_of(3) == 1);
+  nccl::detail::cta_limits const limits{.of_message = 3, .of_sum = 7};
+  CHECK(map.most_ctas(1, limits) == 7);
+  CHECK(map.most_ctas(2, limits) == 3);
+  CHECK(map.most_ctas_of(0, limits) == 10);
+  CHECK(map.most_ctas_of(3, limits) == 7);
 }
 
 }  // namespace test_nccl_replicas
