@@ -89,7 +89,7 @@ struct needs_settings {
   zbpp::detail::require(
       settings.sum_ctas >= 0,
       "sum_ctas is negative; give the thread blocks that a sum may use, or 0");
-  auto const sum_ctas = settings.sum_ctas == 0 ? settings.most_ctas : settings.sum_ctas;
+  auto const limits = detail::limits_of(settings.most_ctas, settings.sum_ctas);
   bool const replays = settings.replay == cuda::replay::step;
   bool const has_order = replays || settings.steps_at_once > 1;
   traffic const messages(code);
@@ -130,7 +130,7 @@ struct needs_settings {
              senders + detail::events_of_sums(code, rank) +
              (has_order ? 2 + settings.steps_at_once + communicators + senders + (replays ? 1 : 0)
                         : 0),
-         .waiting_ctas = settings.most_ctas * made.count_of(rank) + sum_ctas * of_sums,
+         .waiting_ctas = made.most_ctas_of(rank, limits) + limits.of_sum * of_sums,
          .slots = slots[zbpp::detail::index(rank)]});
   }
   auto const queues = zbpp::hardware_queues(code, streams);

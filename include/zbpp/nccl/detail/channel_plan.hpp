@@ -46,6 +46,12 @@ struct cta_limits {
   int of_sum = 1;
 };
 
+/// @return the limits that settings state
+/// @param sum_ctas  of a sum; 0: as many as a message
+[[nodiscard]] constexpr cta_limits limits_of(int most_ctas, int sum_ctas) noexcept {
+  return {most_ctas, sum_ctas == 0 ? most_ctas : sum_ctas};
+}
+
 /// Maps channels to communicators.
 struct communicator_map {
   static constexpr int none = -1;

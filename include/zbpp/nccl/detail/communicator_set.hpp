@@ -66,7 +66,8 @@ struct endpoint {
 class communicator_set {
  public:
   /// Makes the communicators together with the processes of the other ranks, and sends a small
-  /// message through every channel, so that nothing is slow or waits for a peer later.
+  /// message through every channel, so that nothing is slow or waits for a peer later; those of
+  /// sums are connected by `replica_sums`, which knows the sizes.
   /// @param channels   of the run, the same everywhere
   /// @param here       the ranks of this process
   /// @param ids        one for each communicator of `how`, made by the first of its ranks
@@ -94,7 +95,6 @@ class communicator_set {
         });
       together.end();
       for (auto const* end : endpoints_) wait(*end, pause);
-      connect_sums(pause);
       connect(pause);
     });
   }
@@ -265,31 +265,6 @@ class communicator_set {
   static void await_probe(endpoint const& e, pause_call const& pause) {
     e.messages.view().record(e.probed);
     poll([&e] { return e.probed.view().is_complete(); }, pause);
-  }
-
-  // Each rank has one group of replicas at most, so none waits for another in turn.
-  void connect_sums(pause_call const& pause) {
-    for (std::size_t k = 0; k < map_.of_sums; ++k) {
-      group together;
-      for (auto const& end : by_communicator_[k]) {
-        if (end == nullptr) continue;
-        cuda::device_guard const there(end->device);
-        clear_probe(*end);
-        check_started(ncclAllReduce(
-            end->probe.data(),
-            end->probe.data(),
-            end->probe_size / sizeof(float),
-            ncclFloat32,
-            ncclSum,
-            end->comm.get(),
-            end->messages.view()));
-      }
-      together.end();
-      for (auto const& end : by_communicator_[k])
-        if (end != nullptr) wait(*end, pause);
-      for (auto const& end : by_communicator_[k])
-        if (end != nullptr) await_probe(*end, pause);
-    }
   }
 
   // The first message between two ranks waits for both, so all ranks connect channels in one order.

@@ -111,11 +111,6 @@ class gathered_values {
       "peer copies", uses_peer_copies(settings) ? "where GPUs reach each other" : "none");
 }
 
-/// @return the thread blocks of messages and sums
-[[nodiscard]] inline cta_limits limits_of(ranks_settings const& settings) {
-  return {settings.most_ctas, settings.sum_ctas == 0 ? settings.most_ctas : settings.sum_ctas};
-}
-
 /// Refuses a deadline that is over at once, and a negative number of thread blocks.
 /// @throws error (bad_argument)
 inline void check_numbers(ranks_settings const& settings) {
@@ -317,7 +312,12 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
   check_gpus(map, exchange_gpus(run, device));
   auto const ids = exchange_ids(run, map);
   return std::make_shared<communicator_set>(
-      channels, std::vector{here}, std::move(map), ids, limits_of(settings), pause);
+      channels,
+      std::vector{here},
+      std::move(map),
+      ids,
+      limits_of(settings.most_ctas, settings.sum_ctas),
+      pause);
 }
 
 /// Tells why NCCL carries the messages of a channel, where somebody wants to know.
@@ -497,7 +497,8 @@ inline void make_peer_channels(
       streams_of_rank(code, run.rank(), map.count_of(rank), peers.senders()),
       rank);
   if (settings.adopted == nullptr)
-    check_multiprocessors(map, rank, limits_of(settings), context.sm_count());
+    check_multiprocessors(
+        map, rank, limits_of(settings.most_ctas, settings.sum_ctas), context.sm_count());
   return make_communicators(run.channel, context.device(), channels, std::move(map), settings);
 }
 
