@@ -256,14 +256,19 @@ TEST_CASE("no step of replicas over NCCL connects what was not connected before"
 
 namespace {
 
-// Does something when it gets ready, before sums are connected.
-struct late_stage {
+// Throws, or does worse, in one of its forward passes, or when it gets ready, before sums are
+// connected.
+struct harmed_stage {
   replicas::stage* of;
-  std::function<void()> act;
+  std::function<void(zbpp::microbatch)> harm = {};
+  std::function<void()> harm_first = {};
 
-  zbpp::flow operator()(zbpp::microbatch mb) { return (*of)(mb); }
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    if (harm && mb.step() == 1 && mb.index() == 2) harm(mb);
+    return (*of)(mb);
+  }
   void warm_up(zbpp::pass_context) {
-    if (act) act();
+    if (harm_first) harm_first();
   }
   auto& optimizer() { return of->optimizer(); }
 };
@@ -281,8 +286,8 @@ std::vector<std::string> make_with(model::options machine, std::function<void()>
     cuda::device_guard const here(run.rank());
     auto const at = layout.coordinates(run.rank());
     replicas::stage own(at.pipeline, at.data, false);
-    std::array stages{late_stage{&own, {}}};
-    if (run.rank() == 1) stages[0].act = act;
+    std::array stages{harmed_stage{&own}};
+    if (run.rank() == 1) stages[0].harm_first = act;
     nccl::ranks_settings settings{.device = cuda::rank_device{.device = run.rank()}};
     settings.init_deadline = 2s;
     zbpp::pipeline const pipe(
@@ -391,18 +396,6 @@ TEST_CASE("one replica over NCCL stops the run of all after the same step", "[nc
 
 namespace {
 
-// Throws, or does worse, in one of its forward passes.
-struct harmed_stage {
-  replicas::stage* of;
-  std::function<void(zbpp::microbatch)> harm;
-
-  zbpp::flow operator()(zbpp::microbatch mb) {
-    if (harm && mb.step() == 1 && mb.index() == 2) harm(mb);
-    return (*of)(mb);
-  }
-  auto& optimizer() { return of->optimizer(); }
-};
-
 // Runs steps in which one rank comes to harm. @return what all were told
 std::vector<std::string> run_harmed(
     plan const& planned,
@@ -415,7 +408,7 @@ std::vector<std::string> run_harmed(
     cuda::device_guard const here(run.rank());
     auto const at = layout.coordinates(run.rank());
     replicas::stage own(at.pipeline, at.data, false);
-    std::array stages{harmed_stage{&own, {}}};
+    std::array stages{harmed_stage{&own}};
     if (run.rank() == culprit) stages[0].harm = [&](zbpp::microbatch mb) { harm(run, mb); };
     zbpp::pipeline pipe(
         planned,
