@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `contact` and `contact_nccl` try: a line each. contact_lines.cpp, which has the main
-// function of both, tries each in processes of its own, and says whether it works, else what CUDA
-// or NCCL says, and what that turns off. Exit status: 0 all that is here works, 1 not all, 3 there
-// is no device.
+// What `contact`, `contact_nccl` and `contact_cublas` try: a line each. contact_lines.cpp, which
+// has the main function of all, tries each in processes of its own, and says whether it works, else
+// what CUDA or NCCL says, and what that turns off. Exit status: 0 all that is here works, 1 not
+// all, 3 there is no device.
 #pragma once
 
 #include <zbpp/cuda/error.hpp>

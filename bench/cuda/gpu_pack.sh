@@ -35,7 +35,7 @@ pack_program() {
   path=$(program "$list" "$1")
   if [ ! -x "$path" ]; then
     echo "run: $group without $1: $(why_left_out "$1")" >&2
-    [ "$dry" = yes ] || lack # not all has a model of CUDA
+    lack_program
     return 0
   elif [ -e "$packed/build/programs/$1" ]; then
     return 0

@@ -428,7 +428,7 @@ not_there() {
     note "$1" skipped "it compiles, and the model of CUDA cannot run it"
   else
     note "$1" skipped "$(why_left_out "$2")"
-    [ "$dry" = yes ] || lack # not all has a model of CUDA
+    lack_program
   fi
 }
 
@@ -438,6 +438,11 @@ lack() {
     *" $group "*) ;;
     *) lacking="$lacking $group" ;;
   esac
+}
+
+# lack_program: the same where a program is not built; not all have a model of CUDA
+lack_program() {
+  [ "$dry" = yes ] || lack
 }
 
 # part NAME SECONDS PROGRAM [ARGUMENT...]: runs a program of the list; its output goes to a log
