@@ -120,6 +120,25 @@ double median_of(int repeats, Call const& call) {
   return median(all);
 }
 
+// What something takes from its calls until its stream is through with it.
+template <class Call>
+double arrival_of(int repeats, cuda::stream_ref on, Call const& once) {
+  return median_of(repeats, [&] {
+    once();
+    on.synchronize();
+  });
+}
+
+// What each of many in a row takes, once the stream is through with those before.
+template <class Call>
+double one_in_a_row(int repeats, cuda::stream_ref on, Call const& once) {
+  auto const all = microseconds_of([&] {
+    for (int i = 0; i < repeats; ++i) once();
+    on.synchronize();
+  });
+  return all / repeats;
+}
+
 double rate(std::size_t size, double microseconds) {
   return static_cast<double>(size) / microseconds * 1e-3;
 }
@@ -136,18 +155,13 @@ void counters(report& into) {
   nccl::detail::shared_page const page;
   nccl::detail::stream_values const values(0);
   auto* const counter = static_cast<std::uint32_t*>(page.on_device());
-  cuda::event const begin(cuda::event_kind::timing);
-  cuda::event const end(cuda::event_kind::timing);
-  constexpr std::uint32_t hops = 100;
-  hold_up(first.view());
-  first.view().record(begin);
-  for (std::uint32_t i = 1; i <= hops; ++i) {
-    values.write((i % 2 == 1 ? first : second).view(), counter, i);
-    values.wait((i % 2 == 1 ? second : first).view(), counter, i);
-  }
-  first.view().record(end);  // after an even number of hops
-  first.view().synchronize();
-  result.add({std::string("a counter in a page of the host"), 1e3 * between(begin, end) / hops});
+  auto const by_counter = [&](cuda::stream_ref from, cuda::stream_ref to, int number) {
+    values.write(from, counter, static_cast<std::uint32_t>(number));
+    values.wait(to, counter, static_cast<std::uint32_t>(number));
+  };
+  result.add(
+      {std::string("a counter in a page of the host"),
+       1e3 * measure_hops(first.view(), second.view(), by_counter)});
   into.save();
 }
 
@@ -171,17 +185,10 @@ void to_oneself(report& into, sizes const& all) {
       device_memory const from(size);
       device_memory const to(size);
       auto const once = [&] { self.send_to_oneself(from, to, size); };
-      auto const arrives = median_of(repeats, [&] {
-        once();
-        self.on().synchronize();
-      });
+      auto const arrives = arrival_of(repeats, self.on(), once);
       auto const calls = median_of(repeats, once);
       self.on().synchronize();
-      auto const row = microseconds_of([&] {
-                         for (int i = 0; i < repeats; ++i) once();
-                         self.on().synchronize();
-                       }) /
-                       repeats;
+      auto const row = one_in_a_row(repeats, self.on(), once);
       result.add(
           {static_cast<std::int64_t>(size),
            std::int64_t{ctas},
@@ -245,11 +252,7 @@ void between_two(asio::rendezvous& run, report& into, sizes const& all) {
       auto const calls = median_of(repeats, once);
       pair.there.on().synchronize();
       run.barrier();
-      auto const row = microseconds_of([&] {
-                         for (int i = 0; i < repeats; ++i) once();
-                         pair.there.on().synchronize();
-                       }) /
-                       repeats;
+      auto const row = one_in_a_row(repeats, pair.there.on(), once);
       result.add(
           {static_cast<std::int64_t>(size),
            std::int64_t{ctas},
@@ -346,17 +349,10 @@ void sums(asio::rendezvous& run, report& into, sizes const& all) {
       run.barrier();
       auto const first = microseconds_of(once);
       own.on().synchronize();
-      auto const arrives = median_of(repeats, [&] {
-        once();
-        own.on().synchronize();
-      });
+      auto const arrives = arrival_of(repeats, own.on(), once);
       auto const calls = median_of(repeats, once);
       own.on().synchronize();
-      auto const row = microseconds_of([&] {
-                         for (int i = 0; i < repeats; ++i) once();
-                         own.on().synchronize();
-                       }) /
-                       repeats;
+      auto const row = one_in_a_row(repeats, own.on(), once);
       result.add(
           {static_cast<std::int64_t>(size),
            std::int64_t{ctas},

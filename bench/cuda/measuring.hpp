@@ -124,24 +124,33 @@ using pass_times = std::array<double, 3>;
 /// wait for the host.
 inline void hold_up(cuda::stream_ref on) { cuda::check(burn(on, 1, 400'000, nullptr)); }
 
+/// @return milliseconds of a hop from one stream to another
+/// @param hop  called with both, and the number of the hop from 1: lets the second wait for the
+/// first
+template <class Hop>
+[[nodiscard]] double measure_hops(cuda::stream_ref first, cuda::stream_ref second, Hop const& hop) {
+  constexpr int hops = 100;
+  cuda::event const start(cuda::event_kind::timing);
+  cuda::event const end(cuda::event_kind::timing);
+  hold_up(first);
+  first.record(start);
+  for (int i = 1; i <= hops; ++i) i % 2 == 1 ? hop(first, second, i) : hop(second, first, i);
+  first.record(end);  // after an even number of hops
+  first.synchronize();
+  return between(start, end) / hops;
+}
+
 /// @return milliseconds from the end of a pass until a pass of another part can start that waits
 ///         for its message, which is handed over
 [[nodiscard]] inline double measure_transfer(std::vector<cuda::rank_device> const& devices) {
-  constexpr int hops = 100;
   cuda::event const made(cuda::event_kind::order);
-  cuda::event const start(cuda::event_kind::timing);
-  cuda::event const end(cuda::event_kind::timing);
-  cuda::stream_ref const sender = devices.front().compute;
-  cuda::stream_ref const receiver = devices.back().compute;
-  hold_up(sender);
-  sender.record(start);
-  for (int i = 0; i < hops; ++i) {
-    (i % 2 == 0 ? sender : receiver).record(made);
-    (i % 2 == 0 ? receiver : sender).wait(made);
-  }
-  sender.record(end);  // after an even number of hops
-  sender.synchronize();
-  return between(start, end) / hops;
+  return measure_hops(
+      devices.front().compute,
+      devices.back().compute,
+      [&made](cuda::stream_ref from, cuda::stream_ref to, int) {
+        from.record(made);
+        to.wait(made);
+      });
 }
 
 /// Makes the problem of stages that all do the same work: `share` of a rank's each.
