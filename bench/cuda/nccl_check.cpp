@@ -189,12 +189,10 @@ void train_adopted(asio::rendezvous& run) {
 // Two replicas of a pipeline add up their gradients on the devices.
 void train_replicas(
     asio::rendezvous& run,
-    placement const& where,
-    step_kind kind,
+    problem const& model,
+    replicas::outcome const& right,
     nccl::ranks_settings const& settings,
-    lower_options lowering = {}) {
-  lowering.step = kind;
-  auto const model = replicas::problem_of(where, 4 * where.ranks());
+    lower_options const& lowering) {
   auto const planned = make_plan(find_policy(builtin_policies(), "zb_h1"), model, lowering);
   grid_layout const layout({.pipeline = model.ranks(), .data = replicas::count}, run.ranks());
   auto const at = layout.coordinates(run.rank());
@@ -209,7 +207,6 @@ void train_replicas(
       losses.insert(losses.end(), of.losses.begin(), of.losses.end());
     });
   }
-  auto const right = replicas::expected(model.stages(), model.microbatches(), steps);
   auto const place =
       "replica " + std::to_string(at.data) + ", stage " + std::to_string(at.pipeline);
   expect(
@@ -220,12 +217,15 @@ void train_replicas(
 }
 
 void train_all_replicas(
-    asio::rendezvous& run,
-    nccl::ranks_settings const& settings,
-    lower_options const& lowering = {}) {
+    asio::rendezvous& run, nccl::ranks_settings const& settings, lower_options lowering = {}) {
   auto const where = placement::linear(run.ranks() / replicas::count);
-  for (auto const kind : {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated})
-    train_replicas(run, where, kind, settings, lowering);
+  auto const model = replicas::problem_of(where, 4 * where.ranks());
+  auto const right = replicas::expected(model.stages(), model.microbatches(), steps);
+  for (auto const kind :
+       {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated}) {
+    lowering.step = kind;
+    train_replicas(run, model, right, settings, lowering);
+  }
 }
 
 // Every rank that lives has to learn of the failure, in time, and who failed.
