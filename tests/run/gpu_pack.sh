@@ -15,10 +15,14 @@ elsewhere=$(mktemp -d)
 trap 'rm -rf "$elsewhere"' EXIT
 tar -C "$elsewhere" -xzf "$scratch/gpu.tar.gz"
 cd "$elsewhere"
-# One program tells what it is given, since libraries that are packed may be missing elsewhere only.
-# The program expands the variable.
+# One program says which libraries it is given, since libraries that are packed may be missing elsewhere only.
+# Every build has this program, with or without examples.
+device_check=zbpp-gpu/build/programs/device_check
+mv "$device_check" "$device_check.packed"
+# The program expands its variables.
 # shellcheck disable=SC2016
-printf '#!/bin/sh\necho "libraries ${LD_LIBRARY_PATH:-none}"\n' >zbpp-gpu/build/programs/11_many_gpus
+printf '#!/bin/sh\necho "libraries ${LD_LIBRARY_PATH:-none}"\nexec "$0.packed" "$@"\n' >"$device_check"
+chmod +x "$device_check"
 set -- sh zbpp-gpu/gpu.sh --results "$elsewhere/results" device trainer
 # Where the system allows it, nothing is left in these folders. The inner shell expands its arguments.
 # shellcheck disable=SC2016
