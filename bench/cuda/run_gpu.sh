@@ -341,7 +341,10 @@ build_group() {
     return 0
   fi
   for each in "$@"; do
-    if ! make_targets "$logs/build-$each.log" "$each"; then
+    if has_run_out; then
+      return 0 # each part says so
+    fi
+    if ! make_targets "$logs/build-$each.log" "$each" && ! has_run_out; then
       unbuilt="$unbuilt $each"
       note "$each" failed "it does not build: $(grep -m 1 -i error "$log" || tail -n 1 "$log")"
     fi
@@ -362,10 +365,25 @@ why_left_out() {
 
 # ---- parts --------------------------------------------------------------------------------------
 
+# has_run_out: is the time of the whole run over?
+has_run_out() {
+  [ -n "$run_end" ] && [ "$(now)" -ge "$run_end" ]
+}
+
+# ran_out PART [SECONDS STATE]: the same; then notes that the part has no result for that reason
+ran_out() {
+  has_run_out || return 1
+  note "$1" skipped "the $within s of the run are over (--within)" "${2:-}" "${3:-}"
+  lack
+}
+
 # can_run PART PROGRAM: is it built, is there time, and can it go well? Else notes why not.
 can_run() {
   if [ "$listing" = yes ]; then
     printf '%s\t%s\t%s\n' "$group" "$seconds" "$1"
+    return 1
+  fi
+  if ran_out "$1"; then
     return 1
   fi
   path=$(program "$list" "$2")
@@ -376,11 +394,7 @@ can_run() {
     not_there "$1" "$2"
     return 1
   fi
-  if [ -n "$run_end" ] && [ "$(now)" -ge "$run_end" ]; then
-    note "$1" skipped "the $within s of the run are over (--within)"
-    lack
-    return 1
-  elif [ "$(now)" -ge "$group_end" ]; then
+  if [ "$(now)" -ge "$group_end" ]; then
     note "$1" failed "the $group_seconds s of the group are over"
     return 1
   fi
@@ -470,7 +484,9 @@ run_part() {
   case $status in
     0) note "$name" ok "" "$took" "$state" ;;
     77) note "$name" skipped "$(tail -n 1 "$log")" "$took" "$state" ;;
-    124 | 137) note "$name" failed "it took more than $allowed s" "$took" "$state" ;;
+    124 | 137)
+      ran_out "$name" "$took" "$state" || note "$name" failed "it took more than $allowed s" "$took" "$state"
+      ;;
     *) note "$name" failed "status $status: $(tail -n 1 "$log")" "$took" "$state" ;;
   esac
   see_start_of_nccl
@@ -523,7 +539,7 @@ run_processes() {
   keep_output "$name" "$log"
   if [ -z "$wrong" ]; then
     note "$name" ok "" "$took" "$state"
-  else
+  elif [ "$was_ended" = no ] || ! ran_out "$name" "$took" "$state"; then
     note "$name" failed "$wrong" "$took" "$state"
   fi
   see_start_of_nccl
@@ -553,9 +569,11 @@ start_processes() {
   done
 }
 
-# judge_processes: waits for all, and says in wrong what is not as it should be
+# judge_processes: waits for all, and says in wrong what is not as it should be, and in was_ended whether one
+# took too long
 judge_processes() {
   wrong=
+  was_ended=no
   rank=0
   for child in $children; do
     status=0
@@ -566,6 +584,9 @@ judge_processes() {
     fi
     if [ "$status" -ne "$expected" ]; then
       wrong="${wrong}rank $rank ended with $status: $(tail -n 1 "$logs/rank$rank.log"); "
+      case $status in
+        124 | 137) was_ended=yes ;;
+      esac
     fi
     rank=$((rank + 1))
   done
