@@ -329,7 +329,35 @@ TEST_CASE("sums over replicas have thread blocks of their own", "[nccl][grid]") 
   checked_ranks const gpus(machine);
   replicas::training const by;
   replicas::reference alone(planned, by);
-  CHECK(train(planned, by, alone.train(), {.most_ctas = 3, .sum_ctas = 125}) == 0);
+  nccl::ranks_settings const settings{.most_ctas = 3, .sum_ctas = 125};
+  CHECK(train(planned, by, alone.train(), settings) == 0);
+
+  auto const thrown = run_ranks(4, patient_settings(), [&](rendezvous& run) {
+    replica_rank const rank(planned, run, by, settings);
+    run.barrier();
+    if (run.rank() == 0) {
+      auto const ctas = model::ctas_of_communicators();
+      CHECK(std::ranges::count(ctas, 125) == 4);  // the end of each rank
+      CHECK(std::ranges::count(ctas, 3) == 4 * 2);
+      CHECK(ctas.size() == 4 * 3);
+    }
+    run.barrier();
+  });
+  for (auto const& text : thrown) CHECK(text == "");
+}
+
+TEST_CASE("zeros of every eightfold size connect sums", "[nccl]") {
+  using nccl::detail::counts_to_connect;
+  for (std::size_t const least : {1U, 10U, 4096U})
+    for (std::size_t most = least; most < std::size_t{1} << 24U; most = most * 3 + 1) {
+      auto const counts = counts_to_connect(least, most);
+      CHECK(counts.front() == least);
+      CHECK(counts.back() == most);
+      for (std::size_t i = 1; i < counts.size(); ++i) {
+        CHECK(counts[i] > counts[i - 1]);
+        CHECK(counts[i] <= 8 * counts[i - 1]);
+      }
+    }
 }
 
 TEST_CASE("replicas over NCCL make what is said of their plan", "[nccl][grid]") {
@@ -583,9 +611,8 @@ TEST_CASE("what replicas over NCCL cannot do is refused in a line", "[nccl][grid
       "messages may hold 50 multiprocessors for each of 3 communicators");
   check_told(
       refused(planned, {.peer_copies = false, .most_ctas = 2, .sum_ctas = 128}),
-      "messages and sums over replicas may hold 132 multiprocessors while they wait, and the "
-      "passes "
-      "of rank");
+      "messages may hold 4 multiprocessors and sums over replicas 128 while they wait, and the "
+      "passes of rank");
   // The same in step_async(), of whichever backend.
   auto const thrown = run_ranks(4, patient_settings(), [&](rendezvous& run) {
     replica_rank rank(planned, run, {});

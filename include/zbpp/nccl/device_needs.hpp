@@ -182,8 +182,8 @@ inline void check_hardware_queues(
       cycle.location);
 }
 
-/// Refuses settings with which waiting messages can hold all multiprocessors of a rank, so that no
-/// pass is left that could end the wait.
+/// Refuses settings with which messages and sums that wait can hold all multiprocessors of a rank,
+/// so that no pass is left that could end the wait.
 /// @param made      those of the run
 /// @param rank      of the run
 /// @param sm_count  those that its passes have
@@ -192,14 +192,14 @@ inline void check_multiprocessors(
     communicator_map const& made, int rank, cta_limits const& limits, int sm_count) {
   auto const all = made.most_ctas_of(rank, limits);
   if (all == 0 || all < sm_count) return;
-  auto const passes = "the passes of rank " + std::to_string(rank) + " have " +
-                      std::to_string(sm_count) + " in all; ";
-  if (limits.of_sum != limits.of_message)
+  auto const passes = " while they wait, and the passes of rank " + std::to_string(rank) +
+                      " have " + std::to_string(sm_count) + " in all; ";
+  if (made.sums_of(rank) > 0 && limits.of_sum != limits.of_message)
     throw error(
         errc::bad_argument,
-        "messages and sums over replicas may hold " + std::to_string(all) +
-            " multiprocessors while they wait, and " + passes +
-            "lower ranks_settings::most_ctas and sum_ctas until these are more",
+        "messages may hold " + std::to_string(all - limits.of_sum) +
+            " multiprocessors and sums over replicas " + std::to_string(limits.of_sum) + passes +
+            "lower ranks_settings::most_ctas or sum_ctas, so that both together hold fewer",
         {.rank = rank});
   auto const communicators = made.count_of(rank);
   auto const most = (sm_count - 1) / communicators;
@@ -209,7 +209,7 @@ inline void check_multiprocessors(
   throw error(
       errc::bad_argument,
       "messages may hold " + std::to_string(limits.of_message) + " multiprocessors for each of " +
-          std::to_string(communicators) + " communicators while they wait, and " + passes + cure,
+          std::to_string(communicators) + " communicators" + passes + cure,
       {.rank = rank});
 }
 

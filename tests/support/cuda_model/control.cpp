@@ -264,6 +264,15 @@ std::uint64_t interrupts() {
   return in.interrupts_;
 }
 
+std::vector<int> ctas_of_communicators() {
+  machine& in = machine::the();
+  std::lock_guard lock(in.mutex());
+  std::vector<int> all;
+  for (communicator const& one : in.communicators_)
+    if (one.alive) all.push_back(one.ctas);
+  return all;
+}
+
 std::uint64_t connections() {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());

@@ -223,6 +223,9 @@ std::uint64_t interrupts();
 /// each other: with a peer, or for sums of sizes that it had not added up before.
 std::uint64_t connections();
 
+/// The most thread blocks of each communicator that is not destroyed, of all ranks.
+std::vector<int> ctas_of_communicators();
+
 /// All calls since start_counting, in order, over all threads.
 std::vector<called> calls();
 

@@ -66,6 +66,12 @@ struct communicator_map {
     return static_cast<int>(
         std::ranges::count_if(communicators, [=](auto const& one) { return one.has(rank); }));
   }
+  /// @return how many of those of a rank add gradients up
+  [[nodiscard]] int sums_of(int rank) const noexcept {
+    int count = 0;
+    for (std::size_t k = 0; k < of_sums; ++k) count += communicators[k].has(rank) ? 1 : 0;
+    return count;
+  }
   /// @return how many thread blocks a communicator may use, which runs one kernel at a time
   [[nodiscard]] int most_ctas(std::size_t number, cta_limits const& limits) const noexcept {
     return number < of_sums ? limits.of_sum : limits.of_message;
@@ -80,7 +86,7 @@ struct communicator_map {
 };
 
 /// Maps channels to communicators: one per channel, one per pair of ranks, or one for all. Every
-/// rank computes the same list in the same order, so communicators are made one by one.
+/// rank computes the same list in the same order, so ranks agree on which id belongs to which.
 /// @return the communicators for channels of a run, in one order for all its ranks
 [[nodiscard]] inline communicator_map map_communicators(
     std::span<channel const> channels, int ranks, channel_layout layout) {

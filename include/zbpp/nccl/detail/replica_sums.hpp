@@ -29,6 +29,17 @@
 
 namespace zbpp::nccl::detail {
 
+/// @return counts of floats, in steps of eight, whose sums connect what the sums of a rank need
+/// @param least  of the smallest sum
+/// @param most   of the largest one
+[[nodiscard]] inline std::vector<std::size_t> counts_to_connect(
+    std::size_t least, std::size_t most) {
+  std::vector<std::size_t> counts;
+  for (auto count = least; count < most; count *= 8) counts.push_back(count);
+  counts.push_back(most);
+  return counts;
+}
+
 /// Adds up the gradients of the rank of this process.
 class replica_sums final : public gradient_sums {
  public:
@@ -65,9 +76,10 @@ class replica_sums final : public gradient_sums {
                 " have other sizes than those of replica 0; give all replicas the same weights");
   }
 
-  /// Adds up zeros, from as many as the smallest layer has to as many as the largest stage: NCCL
-  /// chooses an algorithm by the size, and connects when it first uses one, for which hosts wait
-  /// for each other. A collective call of the replicas; takes at most 64 MiB meanwhile.
+  /// Adds up zeros, from as many as the smallest layer has to as many as the largest stage, each
+  /// time eight times as many: NCCL chooses an algorithm by the size, and connects when it first
+  /// uses one, for which hosts wait for each other. A collective call of the replicas; takes at
+  /// most 64 MiB meanwhile.
   /// @param pause  called while the devices are waited for; throws to give up
   /// @throws cuda_error; nccl_error; what `pause` throws
   void connect(pause_call const& pause) {
@@ -93,8 +105,7 @@ class replica_sums final : public gradient_sums {
           by_->comm.wait(pause);
         });
       };
-      for (auto count = least; count < most; count *= 8) add_up(count);
-      add_up(most);
+      for (auto const count : counts_to_connect(least, most)) add_up(count);
       stream().record(made_);
       poll([this] { return made_.view().is_complete(); }, pause);
     } catch (...) {
@@ -137,7 +148,7 @@ class replica_sums final : public gradient_sums {
     cuda::event summed;
   };
 
-  // Own choice: beyond it NCCL chooses as for it.
+  // Own choice: bounds the memory; nothing has shown yet that larger sums need no other algorithm.
   static constexpr std::size_t most_zeros = (std::size_t{64} << 20U) / sizeof(float);
 
   void enqueue(std::span<std::span<float> const> layers) const {
