@@ -17,12 +17,12 @@
 #include <support/cuda_timed.hpp>
 #include <support/cuda_training.hpp>
 #include <support/declared_stages.hpp>
+#include <support/environment_variable.hpp>
 #include <support/instructions.hpp>
 #include <support/nccl_in_one_process.hpp>
 #include <support/needless_calls.hpp>
 #include <support/padded_toy.hpp>
 #include <support/plan_grid.hpp>
-#include <support/queues_in_environment.hpp>
 #include <support/random_pairs.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
@@ -627,14 +627,13 @@ TEST_CASE("whatever call of a step with pairs fails, a later step is right", "[c
 }
 
 TEST_CASE("streams of pairs are counted where hardware queues are few", "[cuda]") {
-  queues_in_environment const before;
+  environment_variable const queues("CUDA_DEVICE_MAX_CONNECTIONS", "4");
   auto const planned = small_plan();
-  before.set("4");
   CHECK(cuda::queue_shortage(planned) == "");
-  before.set("3");
+  queues.set("3");
   CHECK(cuda::queue_shortage(planned).find("4 streams share 3 ") == 0);
   CHECK(cuda::queue_shortage(planned, cuda::one_device_per_rank(2)) == "");
-  before.set("2");
+  queues.set("2");
   CHECK(
       cuda::queue_shortage(planned, cuda::one_device_per_rank(2)).find("3 streams share 2 ") == 0);
   CHECK(nccl::streams_of_ranks(planned.program()) == std::vector<int>{9, 9});

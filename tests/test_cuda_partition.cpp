@@ -13,7 +13,7 @@
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_toy.hpp>
 #include <support/cuda_training.hpp>
-#include <support/queues_in_environment.hpp>
+#include <support/environment_variable.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
 #include <support/toy_run.hpp>
@@ -240,36 +240,35 @@ TEST_CASE("a GPU is cut as often as one likes", "[cuda]") {
 }
 
 TEST_CASE("too few hardware queues for a plan's streams are told", "[cuda]") {
-  queues_in_environment const before;
+  environment_variable const queues("CUDA_DEVICE_MAX_CONNECTIONS", nullptr);
   // Ranks in a line have a stream each, and between ranks of a device channels have none.
   auto const planned = toy_plan("zb_h1", 4, 8);
-  before.set(nullptr);
   CHECK(cuda::device_connections() == 8);
   CHECK(cuda::queue_shortage(planned) == "");
   CHECK(
       cuda::queue_shortage(toy_plan("zb_h1", 9, 9)) ==
       "9 streams share 8 hardware queues of a device, and one that waits may hold up another; set "
       "CUDA_DEVICE_MAX_CONNECTIONS to 9 in the environment before the program starts");
-  before.set("3");
+  queues.set("3");
   CHECK_FALSE(cuda::queue_shortage(planned).empty());
-  before.set("4");
+  queues.set("4");
   CHECK(cuda::queue_shortage(planned) == "");
-  before.set("99");
+  queues.set("99");
   CHECK(cuda::device_connections() == 32);
-  before.set("none");
+  queues.set("none");
   CHECK(cuda::device_connections() == 8);
 
   // On a GPU each: a rank in the middle receives on two channels.
-  before.set("3");
+  queues.set("3");
   CHECK(cuda::queue_shortage(planned, cuda::one_device_per_rank(4)) == "");
-  before.set("2");
+  queues.set("2");
   CHECK(
       cuda::queue_shortage(planned, cuda::one_device_per_rank(4)).find("3 streams share 2 ") == 0);
   CHECK(refusal([&] {
           static_cast<void>(cuda::queue_shortage(planned, cuda::one_device_per_rank(3)));
         }) == "there are 3 devices for 4 ranks; give one for each rank, or none");
 
-  before.set("32");
+  queues.set("32");
   CHECK(
       cuda::queue_shortage(toy_plan("zb_h1", 34, 34)) ==
       "34 streams share 32 hardware queues of a device, and one that waits may hold up another; "

@@ -12,10 +12,10 @@
 #include <support/catch.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_training.hpp>
+#include <support/environment_variable.hpp>
 #include <support/nccl_in_one_process.hpp>
 #include <support/padded_toy.hpp>
 #include <support/plan_grid.hpp>
-#include <support/queues_in_environment.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
@@ -214,8 +214,7 @@ TEST_CASE("all streams of a rank are counted, with those of NCCL", "[nccl]") {
 }
 
 TEST_CASE("a rank says what would be enough", "[nccl]") {
-  queues_in_environment const environment;
-  environment.set(nullptr);
+  environment_variable const queues("CUDA_DEVICE_MAX_CONNECTIONS", nullptr);
   auto const refuse = [](zbpp::program const& code, int rank) {
     return refusal(errc::refused_program, [&] {
       nccl::detail::check_hardware_queues(
@@ -235,9 +234,9 @@ TEST_CASE("a rank says what would be enough", "[nccl]") {
           "the program starts, or lower the plan with .layout = channel_layout::one_per_rank, "
           "after which one queue is enough: " +
           cycle.text);
-  environment.set("14");
+  queues.set("14");
   CHECK(refuse(code, 1) == "<nothing was refused>");
-  environment.set("1");
+  queues.set("1");
   CHECK(
       refuse(lower(zbpp::zb_h1{}(model), {.layout = channel_layout::one_per_rank}), 1) ==
       "<nothing was refused>");
@@ -245,7 +244,7 @@ TEST_CASE("a rank says what would be enough", "[nccl]") {
   // Rank 0 has six neighbours, and more streams than there can be queues.
   problem const star(placement::custom({0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6}), 2, launched_costs());
   auto const many = lower(zbpp::greedy_auto{.search = {.seconds = 0}}(star));
-  environment.set("32");
+  queues.set("32");
   CHECK(
       refuse(many, 0).find(
           "rank 0 has 38 streams and 32 queues; CUDA has no more than 32, so lower "

@@ -378,10 +378,9 @@ TEST_CASE("copies take no multiprocessor and few hardware queues", "[nccl]") {
   machine.connections = 3;
   CHECK(groups_of(planned, machine) == 0);
 
-  queues_in_environment const environment;
   machine.shares_memory = true;
-  reset_gpus(machine);
-  environment.set("2");
+  model::reset(machine);
+  environment_variable const queues("CUDA_DEVICE_MAX_CONNECTIONS", "2");
   for (auto const& text : make_on_ranks(planned)) {
     INFO(text);
     CHECK(text.find("rank 1 has 3 streams and 2 queues; set") != std::string::npos);
@@ -852,12 +851,11 @@ TEST_CASE("a program that a layout does not carry is refused before anything is 
 }
 
 TEST_CASE("a program that can deadlock on the queues of one rank is refused on all", "[nccl]") {
-  queues_in_environment const before;
   auto const planned = toy_plan("zb_h1", 3, 5);
   for (auto const* queues : {"8", "13"}) {
-    auto machine = machine_of(planned, run_seed());
-    reset_gpus(machine);
-    before.set(queues);  // enough for ranks 0 and 2, which have one neighbour
+    model::reset(machine_of(planned, run_seed()));
+    // Enough for ranks 0 and 2, which have one neighbour.
+    environment_variable const stated("CUDA_DEVICE_MAX_CONNECTIONS", queues);
     auto const thrown = make_on_ranks(planned);
     for (auto const& text : thrown) {
       INFO(text);

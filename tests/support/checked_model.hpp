@@ -15,8 +15,8 @@
 #include <zbpp/runtime/step_result.hpp>
 #include <zbpp/runtime/training.hpp>
 
-#include <support/plain_steps.hpp>
 #include <support/policy_grid.hpp>
+#include <support/step_rules.hpp>
 
 #include <algorithm>
 #include <array>
@@ -481,7 +481,7 @@ inline void sum_over_replicas(std::vector<std::unique_ptr<model>> const& replica
   pass_context const ctx(memory);
   std::vector<history> results(replicas.size());
   auto& result = results.front();
-  plain_steps rules(options);
+  step_rules rules(options);
   for (int step = 0; step < steps; ++step) {
     auto const scale = rules.scale();
     result.scales.push_back(scale);

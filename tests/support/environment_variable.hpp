@@ -9,7 +9,8 @@
 
 namespace zbpp::test {
 
-/// Sets a variable, or takes it out, and afterwards leaves the environment as it was.
+/// Sets a variable, or takes it out where its value is null, and afterwards leaves the environment
+/// as it was.
 class environment_variable {
  public:
   environment_variable(char const* name, char const* value) : name_(name) {
@@ -20,7 +21,7 @@ class environment_variable {
   environment_variable& operator=(environment_variable const&) = delete;
   ~environment_variable() { set(was_ ? was_->c_str() : nullptr); }
 
- private:
+  /// Gives it another value; none where the value is null.
   void set(char const* value) const {
     if (value == nullptr)
       ::unsetenv(name_);
@@ -28,6 +29,7 @@ class environment_variable {
       ::setenv(name_, value, 1);
   }
 
+ private:
   char const* name_;
   std::optional<std::string> was_;
 };

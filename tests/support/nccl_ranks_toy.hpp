@@ -13,7 +13,7 @@
 #include <support/checked_gpus.hpp>
 #include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_toy.hpp>
-#include <support/queues_in_environment.hpp>
+#include <support/environment_variable.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -48,17 +48,19 @@ inline lower_options const for_one_queue{.layout = channel_layout::one_per_rank}
   return machine;
 }
 
-/// Starts the model anew, and says in the environment how many hardware queues it has.
+/// Starts the model anew, and says in the environment, for good, how many hardware queues it has.
 inline void reset_gpus(cuda_model::options const& machine) {
-  queues_in_environment::set(std::to_string(machine.connections).c_str());
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(machine.connections).c_str(), 1);
   cuda_model::reset(machine);
 }
 
 /// The same for a part of a test, as `checked_gpus`.
 struct checked_ranks : checked_gpus {
-  explicit checked_ranks(cuda_model::options const& machine) : checked_gpus(machine) {
-    queues_in_environment::set(std::to_string(machine.connections).c_str());
-  }
+  explicit checked_ranks(cuda_model::options const& machine)
+      : checked_gpus(machine),
+        queues("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(machine.connections).c_str()) {}
+
+  environment_variable const queues;
 };
 
 /// @return settings for a rank on its own GPU

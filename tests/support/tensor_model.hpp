@@ -16,8 +16,8 @@
 #include <zbpp/runtime/training.hpp>
 
 #include <support/checked_model.hpp>
-#include <support/plain_steps.hpp>
 #include <support/policy_grid.hpp>
+#include <support/step_rules.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -368,7 +368,7 @@ class model {
   pass_context const ctx(memory);
   history common;
   std::vector<std::vector<std::vector<double>>> losses(replicas.size());
-  plain_steps rules(options);
+  step_rules rules(options);
   for (int step = 0; step < steps; ++step) {
     auto const scale = rules.scale();
     common.scales.push_back(scale);

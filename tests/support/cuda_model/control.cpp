@@ -163,7 +163,11 @@ std::vector<std::string> leaks() {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());
   std::vector<std::string> all;
-  list_alive(all, "stream", in.streams_);
+  for (std::size_t i = 0; i < in.streams_.size(); ++i)
+    if (in.streams_[i].alive)
+      all.push_back(
+          (in.streams_[i].green < 0 ? "stream " : "stream of a green context ") +
+          std::to_string(i));
   list_alive(all, "event", in.events_);
   list_alive(all, "graph", in.graphs_);
   list_alive(all, "executable graph", in.execs_);

@@ -15,10 +15,10 @@
 namespace zbpp::test {
 
 /// Decides about the steps of a training, one after the other.
-class plain_steps {
+class step_rules {
  public:
   /// @param options  outlive it
-  explicit plain_steps(training_options const& options)
+  explicit step_rules(training_options const& options)
       : options_(&options), scale_(options.scaling.initial) {}
 
   /// By what the losses of the next step are multiplied.
@@ -31,8 +31,8 @@ class plain_steps {
     bool is_finite;          ///< else nobody steps
     step_settings together;  ///< of a stage that goes by the norm
     step_settings alone;
-    double norm;  ///< that is reported, as is ...
-    double coefficient;
+    double norm;         ///< as it is reported: 0 where ranks do not agree
+    double coefficient;  ///< the same: 1 where they do not
   };
   /// @param squares  of all gradients, with the loss scale; infinite where one is not finite
   verdict judge(double squares) {
