@@ -157,7 +157,10 @@ class link {
 
 /// Runs `body` in two processes, ranks 0 and 1; to be called within `run_alone`. On the model they
 /// are two threads, and processes to the model alone.
+/// @param limit  of rank 1 once rank 0 has ended; threads have none
 /// @return what rank 0 found
-[[nodiscard]] std::string run_as_two(std::function<std::string(link const&)> const& body);
+[[nodiscard]] std::string run_as_two(
+    std::function<std::string(link const&)> const& body,
+    std::chrono::seconds limit = std::chrono::seconds(5));
 
 }  // namespace zbpp::bench

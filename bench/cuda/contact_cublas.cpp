@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tries the products of examples/train_gpt_cuda, before it relies on them (contact_lines.hpp): by
-// cuBLASLt, whose library may not be there. Numbers are such that what is added up is exact, where
-// nothing else is said, so the results are those of the host.
+// cuBLASLt, whose library may not be there. Unless a line says otherwise, all numbers have sums
+// that are exact, so the results are those of the host.
 #include "train_gpt_cuda/products.hpp"
 #include "train_gpt_cuda/weights.hpp"
 #include <zbpp/cuda/detail/capture.hpp>
@@ -81,11 +81,11 @@ values on_host(cuda::stream_ref on, device_array<float> const& there) {
 }
 
 // Each is to be within `bound`, relative to its size above 1.
-void expect(char const* number, values const& found, values const& right, float bound = 0.0F) {
+void expect(char const* name, values const& found, values const& right, float bound = 0.0F) {
   for (std::size_t i = 0; i < right.size(); ++i)
     if (!(std::abs(found[i] - right[i]) <= bound * std::max(1.0F, std::abs(right[i]))))
       throw std::runtime_error(
-          std::string(number) + " " + std::to_string(i) + " is " + std::to_string(found[i]) +
+          std::string(name) + " " + std::to_string(i) + " is " + std::to_string(found[i]) +
           ", not " + std::to_string(right[i]));
 }
 
@@ -93,6 +93,7 @@ void expect(char const* number, values const& found, values const& right, float 
 constexpr float bound_of_gelu = 0.01F;
 
 // GELU in its tanh form, and its slope.
+// @source Hendrycks and Gimpel, arXiv 1606.08415, section 2
 double gelu(double x) {
   return 0.5 * x * (1.0 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
 }

@@ -199,7 +199,8 @@ void train_replicas(
   replicas::stage own(at.pipeline, at.data);
   std::vector<stage_ref> stages{stage_ref(own)};
   training_options training{.learning_rate = [](std::int64_t) { return replicas::learning_rate; }};
-  if (agrees_on_steps(planned.program())) training.clip = 1e30;  // which they agree not to do
+  if (agrees_on_steps(planned.program()))
+    training.clip = 1e30;  // they agree on the norm, and clip nothing
   std::vector<double> losses;
   {
     pipeline pipe{planned, nccl::ranks(run, layout, settings), stages, training};

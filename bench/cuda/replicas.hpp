@@ -50,7 +50,7 @@ inline constexpr double learning_rate = 0.001;
       {.count = count});
 }
 
-/// Gives a batch its numbers: element i is `scale` of i and this.
+/// @return element 0 of a batch; `scale` adds the same to each further one
 [[nodiscard]] inline float first_of_batch(int replica, std::int64_t step, int microbatch) {
   return 0.25F * static_cast<float>((replica + 2 * step + 3 * microbatch) % 5);
 }

@@ -27,8 +27,10 @@ ending alone(std::function<std::string()> const& body) {
   return zbpp::bench::run_alone(std::chrono::seconds(2), body);
 }
 
-ending two(std::function<std::string(zbpp::bench::link const&)> const& body) {
-  return alone([&] { return zbpp::bench::run_as_two(body); });
+ending two(
+    std::function<std::string(zbpp::bench::link const&)> const& body,
+    std::chrono::seconds limit = std::chrono::seconds(5)) {
+  return alone([&] { return zbpp::bench::run_as_two(body, limit); });
 }
 
 std::string hang() {
@@ -74,5 +76,11 @@ int main() {
       two([](auto const& to) { return to.rank() == 1 ? hang() : std::string(); }),
       bad,
       "it did not end within 2 s");
+  expect(
+      "rank 1 hangs, and rank 0 says so",
+      two([](auto const& to) { return to.rank() == 1 ? hang() : std::string(); },
+          std::chrono::seconds(1)),
+      bad,
+      "rank 1: it does not end");
   return all_good ? 0 : 1;
 }

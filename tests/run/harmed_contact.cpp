@@ -7,6 +7,7 @@
 
 #include <nccl.h>
 
+#include <algorithm>
 #include <bench/cuda/alone.hpp>
 #include <bench/cuda/contact_lines.hpp>
 #include <chrono>
@@ -142,7 +143,7 @@ std::vector<harm> const harms{
      .begin = [] { model::fail_next("ncclGetUniqueId", ncclSystemError); }},
     {.name = "an abort that does nothing",
      .machine = impatient(false),
-     .failed = {{"NCCL: an abort in time", ""}},
+     .failed = {{"NCCL: an abort in time", ""}},  // a wait or a leak, whichever shows first
      .begin = [] { model::skip("ncclCommAbort", 0); },
      .is_for_all_lines = false},
     {.name = "a revoke that is refused",
@@ -192,12 +193,39 @@ void check_faults() {
     return std::string();
   });
   expect("memory that is left", found_leak, ending::kind::bad, "it leaves allocation 0");
+  auto const found_stream = alone([] {
+    cudaStream_t stream = nullptr;
+    zbpp::cuda::check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0));
+    return std::string();
+  });
+  expect("a stream that is left", found_stream, ending::kind::bad, "it leaves stream 0");
   auto const found_fault = alone([] {
     float value = 0;
     model::host_reads(&value, sizeof(value));
     return std::string();
   });
   expect("a fault", found_fault, ending::kind::bad, "memory: host_reads");
+}
+
+// Names the kind of a line by what stands before a colon. The lines of a program are of one kind.
+std::string_view kind_of(std::string_view name) {
+  return name.substr(0, std::min(name.find(':'), name.size()));
+}
+bool is_kind(std::string_view name) { return kind_of(name) != name; }
+
+// Each line that a harm names is there, if its program is this one.
+void check_names() {
+  auto const& all = zbpp::bench::lines();
+  std::string_view const first = all.front().name;
+  for (auto const& each : harms)
+    for (auto const* sayings_of : {&each.failed, &each.untried})
+      for (auto const& [name, text] : *sayings_of) {
+        bool const is_here = is_kind(first) ? kind_of(name) == kind_of(first) : !is_kind(name);
+        if (!is_here || std::ranges::any_of(all, [&](line const& one) { return one.name == name; }))
+          continue;
+        all_good = false;
+        std::printf("FAILED, %s: there is no line '%s'\n", each.name, std::string(name).c_str());
+      }
 }
 
 }  // namespace
@@ -215,6 +243,7 @@ int main() {
     }
     for (auto const& each_harm : harms) try_with(each_harm, each);
   }
+  check_names();
   check_faults();
   return all_good ? 0 : 1;
 }
