@@ -177,7 +177,7 @@ template <class Numbers>
     // for that is counted from F on, so that no step has to allocate.
     costs.activation = costs.weight_gradient_input + bytes_of(keeps.until_b);
     costs.edge = bytes_of(rows);
-    // Nothing is said of passes side by side (`overlapped`), so none is: those of a stage share its
+    // `overlapped` stays 0, so that no two passes run side by side: those of a stage share its
     // scratch, and the workspace of its products.
     costs.workspace = 0;  // belongs to the stage
     costs.static_memory = bytes_of(

@@ -205,8 +205,8 @@ inline void check_adoptable(stream_ref adopted, int device) {
         "the adopted stream waits for the default stream; make it with cudaStreamNonBlocking");
   int actual_device = 0;
   auto const asked = cudaStreamGetDevice(adopted, &actual_device);
-  if (asked == cudaErrorCallRequiresNewerDriver) {  // older than CUDA 12.8, and cannot tell
-    cudaGetLastError();                             // an answer, as above
+  if (asked == cudaErrorCallRequiresNewerDriver) {  // before CUDA 12.8 no driver can tell,
+    cudaGetLastError();                             // and the caller is believed
     return;
   }
   check(asked);

@@ -70,7 +70,7 @@ class communicator_set {
   /// sums are connected by `replica_sums`, which knows the sizes.
   /// @param channels   of the run, the same everywhere
   /// @param here       the ranks of this process
-  /// @param ids        one for each communicator of `how`, made by the first of its ranks
+  /// @param ids        one for each communicator of `map`, made by the first of its ranks
   /// @param pause      called while other ranks are waited for; throws to give up
   /// @throws error (bad_argument) unless there is an id for each communicator; nccl_error;
   ///         cuda_error; what `pause` throws
