@@ -22,6 +22,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -232,7 +233,9 @@ void check_needs_over_nccl(plan const& planned, nccl::needs_settings const& sett
     CHECK((each.slots > 0) == (each.waiting_ctas > 0));
   }
   CHECK(made.of_all.streams + by_nccl == of_all.streams);
-  CHECK(ctas == settings.most_ctas * made.communicators);
+  CHECK(
+      ctas == static_cast<int>(std::bit_floor(static_cast<unsigned>(settings.most_ctas))) *
+                  made.communicators);
   CHECK(made.shared == shared);
   CHECK((shared > 0) == (settings.ranks_per_host > 1 && !replays));
   if (settings.ranks_per_host >= ranks && !replays) CHECK(made.communicators == 0);

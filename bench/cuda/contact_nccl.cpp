@@ -110,6 +110,7 @@ std::string ends_in_time(std::function<void(pair&)> const& stops) {
     both.enqueue();  // connects
     both.expect_data();
     if (both.to.rank() == 1) both.enqueue();
+    both.to.meet();  // or rank 0 may stop what still brings the first message
     auto const start = std::chrono::steady_clock::now();
     stops(both);
     both.on.view().synchronize();
@@ -155,13 +156,9 @@ std::string abort() {
 }
 
 std::string revoke() {
-#if NCCL_VERSION_CODE >= 22807
-  return ends_in_time([](pair& both) {
-    nccl::detail::check_started(ncclCommRevoke(both.own.get(), NCCL_REVOKE_DEFAULT));
-  });
-#else
-  throw not_here{"NCCL is older than 2.28.7"};
-#endif
+  if (!nccl::detail::can_revoke()) throw not_here{"NCCL is older than 2.28.7"};
+  return ends_in_time(
+      [](pair& both) { nccl::detail::check_started(nccl::detail::revoke(both.own.get())); });
 }
 
 constexpr line all[] = {

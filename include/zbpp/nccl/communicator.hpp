@@ -172,9 +172,7 @@ class communicator {
   void abort_here() noexcept {
     cudaSetDevice(device_);  // or NCCL would make a context on the first device
     if (is_own_) ncclCommAbort(native_);
-#if NCCL_VERSION_CODE >= 22807
-    if (!is_own_) ncclCommRevoke(native_, NCCL_REVOKE_DEFAULT);
-#endif
+    if (!is_own_ && detail::can_revoke()) detail::revoke(native_);
   }
 
   std::string name_;  // NCCL may keep its address

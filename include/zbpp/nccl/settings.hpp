@@ -55,7 +55,8 @@ struct ranks_settings {
   /// Which communicators are made; the program must pass `verify` for it. `hardware_queues` says
   /// how many hardware queues a device then needs.
   channel_layout layout = channel_layout::one_per_directed_pair;
-  /// Thread blocks that a message may use, each of which holds a multiprocessor while it waits.
+  /// Thread blocks that a message may use, each of which holds a multiprocessor while it waits; of
+  /// a number that is no power of two, the next lower one counts.
   int most_ctas = 1;
   /// The same for a sum over replicas, which waits for the other replicas; 0: as many as a message.
   int sum_ctas = 0;

@@ -52,10 +52,18 @@ struct message {
   return i * ranks / count;
 }
 
-/// @return the class of a sum of so many bytes: NCCL chooses an algorithm by the size, and connects
-///         when it first uses one
-[[nodiscard]] inline int size_class(std::size_t bytes) {
-  return static_cast<int>(std::bit_width(bytes)) / 4;
+/// What NCCL chooses an algorithm by: the size of a sum, and how many sums are in its group. It
+/// connects when it first uses one.
+struct sum_class {
+  int size;
+  int calls;
+
+  auto operator<=>(sum_class const&) const = default;
+};
+/// @param bytes  of the sum
+/// @param calls  in its group
+[[nodiscard]] inline sum_class class_of_sum(std::size_t bytes, std::size_t calls) {
+  return {static_cast<int>(std::bit_width(bytes)) / 4, static_cast<int>(std::bit_width(calls))};
 }
 
 /// The messages of one ncclGroup that go over one communicator: one launch.
@@ -109,7 +117,7 @@ struct communicator {
   // What this rank has asked of each peer, and whether both ends have.
   std::vector<bool> sends_to;
   std::vector<bool> receives_from;
-  std::set<int> sums;  // the classes of sizes of which this rank has taken part in a sum
+  std::set<sum_class> sums;  // in which this rank has taken part
 };
 
 }  // namespace zbpp::cuda_model

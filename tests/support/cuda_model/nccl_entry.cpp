@@ -89,7 +89,8 @@ ncclResult_t issue(machine& in, std::vector<message_group*> const& groups) {
     communicator& over = *group->over;
     for (message const& each : group->messages) {
       if (each.is_sum()) {
-        in.connections_ += over.sums.insert(size_class(each.bytes)).second ? 1U : 0U;
+        in.connections_ +=
+            over.sums.insert(class_of_sum(each.bytes, group->messages.size())).second ? 1U : 0U;
         continue;
       }
       auto& known = each.send ? over.sends_to : over.receives_from;

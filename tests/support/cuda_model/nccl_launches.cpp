@@ -18,7 +18,8 @@ bool is_connected(message_group const& one) {
     auto const& all = end.of->members;
     if (each.is_sum())
       return std::all_of(all.begin(), all.end(), [&](communicator const* member) {
-        return member != nullptr && member->sums.count(size_class(each.bytes)) > 0;
+        return member != nullptr &&
+               member->sums.count(class_of_sum(each.bytes, one.messages.size())) > 0;
       });
     if (each.peer == end.rank) return true;
     communicator const* peer = end.of->members[static_cast<std::size_t>(each.peer)];

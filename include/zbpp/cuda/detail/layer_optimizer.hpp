@@ -228,6 +228,9 @@ class layer_optimizer {
 
   void fill() const {
     stream const own(stream_priority::usual);
+    // Kernels leave out what pads a state, and copies to the host do not.
+    check(cudaMemsetAsync(
+        states_.data(), 0, layers_.size() * sizeof(gradient_state), own.view().get()));
     std::int64_t first = 0;
     std::int64_t first_tile = 0;
     for (std::size_t i = 0; i < layers_.size(); ++i) {

@@ -20,7 +20,30 @@
 #include <thread>
 #include <utility>
 
+#if NCCL_VERSION_CODE >= 22807
+// Weak, so that programs start with a library that is older than the headers.
+extern "C" [[gnu::weak]] ncclResult_t ncclCommRevoke(ncclComm_t communicator, int flags);
+#endif
+
 namespace zbpp::nccl::detail {
+
+/// @return whether the library can revoke communicators, as NCCL can from 2.28.7 on
+[[nodiscard]] inline bool can_revoke() noexcept {
+#if NCCL_VERSION_CODE >= 22807
+  return ncclCommRevoke != nullptr;
+#else
+  return false;
+#endif
+}
+
+/// Revokes a communicator, where the library can.
+inline ncclResult_t revoke([[maybe_unused]] ncclComm_t communicator) noexcept {
+#if NCCL_VERSION_CODE >= 22807
+  return ncclCommRevoke(communicator, NCCL_REVOKE_DEFAULT);
+#else
+  return ncclInvalidUsage;
+#endif
+}
 
 /// Accepts a call that succeeded or is still in progress, as calls on communicators that do not
 /// block may be.

@@ -16,6 +16,7 @@
 #include <zbpp/runtime/arena.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <numeric>
 #include <span>
@@ -46,10 +47,14 @@ struct cta_limits {
   int of_sum = 1;
 };
 
-/// @return the limits that settings state
+/// @return the limits that settings state. NCCL would round those of messages up to a power of two,
+///         so they are rounded down.
 /// @param sum_ctas  of a sum; 0: as many as a message
+/// @source NCCL, ncclTopoComputeP2pChannels in src/graph/paths.cc
 [[nodiscard]] constexpr cta_limits limits_of(int most_ctas, int sum_ctas) noexcept {
-  return {most_ctas, sum_ctas == 0 ? most_ctas : sum_ctas};
+  auto const of_message =
+      static_cast<int>(std::bit_floor(static_cast<unsigned>(std::max(most_ctas, 0))));
+  return {of_message, sum_ctas == 0 ? of_message : sum_ctas};
 }
 
 /// Maps channels to communicators.

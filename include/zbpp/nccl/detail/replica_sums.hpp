@@ -29,17 +29,6 @@
 
 namespace zbpp::nccl::detail {
 
-/// @return counts of floats, in steps of eight, whose sums connect what the sums of a rank need
-/// @param least  of the smallest sum
-/// @param most   of the largest one
-[[nodiscard]] inline std::vector<std::size_t> counts_to_connect(
-    std::size_t least, std::size_t most) {
-  std::vector<std::size_t> counts;
-  for (auto count = least; count < most; count *= 8) counts.push_back(count);
-  counts.push_back(most);
-  return counts;
-}
-
 /// Adds up the gradients of the rank of this process.
 class replica_sums final : public gradient_sums {
  public:
@@ -76,21 +65,17 @@ class replica_sums final : public gradient_sums {
                 " have other sizes than those of replica 0; give all replicas the same weights");
   }
 
-  /// Adds up zeros, from as many as the smallest layer has to as many as the largest stage, each
-  /// time eight times as many: NCCL chooses an algorithm by the size, and connects when it first
-  /// uses one, for which hosts wait for each other. A collective call of the replicas; takes at
-  /// most 64 MiB meanwhile.
+  /// Adds up zeros as each stage adds up its gradients: NCCL chooses an algorithm by the sizes and
+  /// the number of the calls in a group, and connects when it first uses one, for which hosts wait
+  /// for each other. A collective call of the replicas; takes at most 64 MiB meanwhile.
   /// @param pause  called while the devices are waited for; throws to give up
   /// @throws cuda_error; nccl_error; what `pause` throws
+  /// @source NCCL, ncclPrepareTasks in src/enqueue.cc
   void connect(pause_call const& pause) {
-    auto least = most_zeros;
     std::size_t most = 0;
     for (auto const& each : stages_) {
       std::size_t all = 0;
-      for (auto const layer : each.layers) {
-        all += layer.size();
-        least = std::min(least, layer.size());
-      }
+      for (auto const layer : each.layers) all += std::min(layer.size(), most_zeros);
       most = std::max(most, std::min(all, most_zeros));
     }
     if (most == 0) return;
@@ -98,14 +83,13 @@ class replica_sums final : public gradient_sums {
     cuda::device_array<float> const zeros(most);
     try {
       cuda::check(cudaMemsetAsync(zeros.data(), 0, most * sizeof(float), stream()));
-      auto const add_up = [&](std::size_t count) {
-        std::array const part{std::span<float>(zeros.data(), count)};
+      for (auto const& each : stages_) {
+        if (each.layers.empty()) continue;
         communicators_->use([&] {
-          enqueue(part);
+          enqueue(zeros_for(each.layers, {zeros.data(), most}));
           by_->comm.wait(pause);
         });
-      };
-      for (auto const count : counts_to_connect(least, most)) add_up(count);
+      }
       stream().record(made_);
       poll([this] { return made_.view().is_complete(); }, pause);
     } catch (...) {
@@ -148,8 +132,23 @@ class replica_sums final : public gradient_sums {
     cuda::event summed;
   };
 
-  // Own choice: bounds the memory; nothing has shown yet that larger sums need no other algorithm.
+  // Own choice: bounds the memory. Larger layers count as so many, and where a stage has more, its
+  // layers share them, which no sum of zeros changes.
   static constexpr std::size_t most_zeros = (std::size_t{64} << 20U) / sizeof(float);
+
+  // Gives a place among zeros to each of some layers.
+  [[nodiscard]] static std::vector<std::span<float>> zeros_for(
+      std::span<std::span<float> const> layers, std::span<float> zeros) {
+    std::vector<std::span<float>> places;
+    std::size_t first = 0;
+    for (auto const layer : layers) {
+      auto const size = std::min(layer.size(), most_zeros);
+      if (first + size > zeros.size()) first = 0;
+      places.push_back(zeros.subspan(first, size));
+      first += size;
+    }
+    return places;
+  }
 
   void enqueue(std::span<std::span<float> const> layers) const {
     group together;
