@@ -25,7 +25,7 @@ int main() {
   std::printf(
       "{\"name\": \"%s\", \"devices\": %d, \"multiprocessors\": %d, \"memory_bytes\": %zu, "
       "\"compute_capability\": \"%d.%d\", \"driver_cuda\": \"%d.%d\", \"runtime_cuda\": "
-      "\"%d.%d\"}\n",
+      "\"%d.%d\", \"pci\": \"%08x:%02x:%02x.0\"}\n",
       about.name,
       devices,
       about.multiProcessorCount,
@@ -35,5 +35,8 @@ int main() {
       driver / 1000,
       driver % 1000 / 10,
       runtime / 1000,
-      runtime % 1000 / 10);
+      runtime % 1000 / 10,
+      static_cast<unsigned>(about.pciDomainID),
+      static_cast<unsigned>(about.pciBusID),
+      static_cast<unsigned>(about.pciDeviceID));
 }

@@ -25,12 +25,15 @@ programs_of() {
 group_contact() {
   part contact 150 contact
   part contact_nccl 145 contact_nccl
+  CUDA_MODULE_LOADING=LAZY # or each line loads all kernels of cuBLASLt
   part contact_cublas 210 contact_cublas
+  CUDA_MODULE_LOADING=EAGER
   if [ "$listing" = no ]; then
     {
       printf '%s\n' "$device"
       cat "$logs"/part-contact*.log 2>/dev/null || true
-    } >"$build/contact"
+    } >"$scratch/contact"
+    cp "$scratch/contact" "$build/contact" || echo "run: what contact found holds for this run only" >&2
     heed_contact
   fi
 }
@@ -38,10 +41,14 @@ group_contact() {
 # heed_contact: sets off, and whole where a GPU cannot be cut into parts
 heed_contact() {
   off=
-  if [ "$(head -n 1 "$build/contact" 2>/dev/null)" != "$device" ]; then
+  found=$build/contact
+  if [ -e "$scratch/contact" ]; then
+    found=$scratch/contact
+  fi
+  if [ "$(head -n 1 "$found" 2>/dev/null)" != "$device" ]; then
     return 0
   fi
-  off=$(sed -n 's/^turned off://p' "$build/contact" | tr '\n' ' ')
+  off=$(sed -n 's/^turned off://p' "$found" | tr '\n' ' ')
   case " $off " in
     *" parts "*)
       whole=--whole-gpu
@@ -101,7 +108,6 @@ group_plan() {
 group_nccl() {
   rank_1_ends_with=0
   part nccl_self 50 nccl_check self
-  nccl=$(sed -n 's/^NCCL \([0-9.]*\)$/\1/p' "$logs/part-nccl-self.log" 2>/dev/null || true)
   figures nccl_to_itself 80 bench_nccl self
   for act in train replay at_once adopted; do
     processes "nccl $act" 2 55 nccl_check "$act"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# shellcheck shell=sh
+# shellcheck shell=sh disable=SC2154
 # What a machine has for `run gpu`: compilers, GPUs, NCCL. Functions only; run_gpu.sh reads them.
 
 # stop STATUS WHY: ends with one line.
@@ -59,9 +59,21 @@ has_cmake() {
 
 # smi FIELD: what nvidia-smi says of the first GPU, or "unknown"
 smi() {
-  said=$(timeout 20 nvidia-smi "--query-gpu=$1" --format=csv,noheader 2>/dev/null | head -n 1)
+  if [ -e "$scratch/smi_hangs" ]; then
+    echo unknown
+    return 0
+  fi
+  smi_status=0
+  timeout -k 5 20 nvidia-smi "--query-gpu=$1" --format=csv,noheader ${gpu_id:+"--id=$gpu_id"} \
+    >"$scratch/smi" 2>/dev/null || smi_status=$?
+  if [ "$smi_status" -eq 124 ] || [ "$smi_status" -eq 137 ]; then
+    : >"$scratch/smi_hangs"
+    : >"$scratch/smi"
+  fi
+  said=$(sed -e '/^WARNING/d; /^No devices/d; /^Unable to/d; /^$/d' -e 's,\[N/A\],unknown,g; s,\[Not Supported\],unknown,g' \
+    "$scratch/smi" | head -n 1)
   case $said in
-    '' | *'not a valid'* | *'N/A'* | *'Not Supported'* | *ailed*) echo unknown ;;
+    '' | *'not a valid'* | *ailed*) echo unknown ;;
     *) echo "$said" ;;
   esac
 }
@@ -120,12 +132,20 @@ has_system_nccl() {
     $(echo "${CMAKE_PREFIX_PATH:-}" | tr ':;' '  '); do
     for file in "$prefix/include/nccl.h" "$prefix"/include/*-linux-gnu/nccl.h \
       "$prefix"/targets/*/include/nccl.h; do
-      if [ -e "$file" ]; then
+      if [ -e "$file" ] && nccl_is_new "$file"; then
         return 0
       fi
     done
   done
   return 1
+}
+
+# nccl_is_new HEADER: 2.22 or newer, as CMake wants it?
+nccl_is_new() {
+  # Splitting is wanted: two numbers.
+  # shellcheck disable=SC2046
+  set -- $(sed -n 's/^#define NCCL_M[AI][JN]OR *\([0-9]*\).*/\1/p' "$1") 0 0
+  [ "$1" -gt 2 ] || { [ "$1" -eq 2 ] && [ "$2" -ge 22 ]; }
 }
 
 # Between folders, whose names may have blanks.

@@ -3,9 +3,19 @@
 # What `run gpu` writes down. Functions only; run_gpu.sh reads them. The two files of results are
 # written anew after each part, so a run that is cut off leaves what it has. Whole outputs are a third.
 
+# plain: of what comes in, what is text in ASCII; a byte that is not becomes '?', a control character nothing
+plain() {
+  LC_ALL=C tr '\200-\377' '?' | LC_ALL=C tr -cd '\n\t -~'
+}
+
+# brief TEXT: its start, on one line
+brief() {
+  printf '%s' "$1" | plain | tr '\n\t' '  ' | cut -c 1-400
+}
+
 # quoted TEXT: as a string of JSON
 quoted() {
-  printf '%s\n' "$1" | tr '\n\t' '  ' | sed 's/[[:cntrl:]]//g; s/ $//; s/[\\"]/\\&/g; s/.*/"&"/'
+  printf '%s\n' "$(brief "$1")" | sed 's/ $//; s/[\\"]/\\&/g; s/.*/"&"/'
 }
 
 # slug TEXT: as a part of a file's name
@@ -20,9 +30,12 @@ gpu_state() {
 
 # describe_tree: sets commit and tree
 describe_tree() {
-  commit=${ZBPP_COMMIT:-$(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)}
+  commit=${ZBPP_COMMIT:-$(git -c safe.directory="*" -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)}
   tree=unknown
-  if changes=$(git -C "$root" status --porcelain 2>/dev/null); then
+  if [ -e "$root/commit" ]; then # packed: what lies around it is something else
+    tree=${commit##*, }
+    commit=${commit%%, *}
+  elif changes=$(git -c safe.directory="*" -C "$root" status --porcelain 2>/dev/null); then
     tree=${changes:+changed}
     tree=${tree:-clean}
   fi
@@ -32,16 +45,25 @@ describe_tree() {
 begin_results() {
   day=$(date -u +%F)
   describe_tree
-  toolkit=unknown
+  toolkit=$(field runtime_cuda "$device") # of a pack: what it was compiled with
+  toolkit=${toolkit:-unknown}
   if [ -n "${CUDACXX:-}" ]; then
     toolkit=$(toolkit_version)
   fi
   nccl=
   mkdir -p "$1"
-  file=$(CDPATH='' cd -- "$1" && pwd)/$day-gpu-$(slug "$(field name "$device")")$asked
+  first=$(CDPATH='' cd -- "$1" && pwd)/$day-gpu-$(slug "$(field name "$device")")$asked
+  file=$first
+  number=1
+  # What an earlier run left stays; making the folder is what claims a name.
+  while [ -e "$file.json" ] || [ -e "$file-logs.tar.gz" ] || ! mkdir "$file-logs" 2>/dev/null; do
+    number=$((number + 1))
+    if [ "$number" -gt 999 ] || [ ! -w "$1" ]; then
+      stop 2 "nothing can be written in $1; say where with --results DIR"
+    fi
+    file=$first-$number
+  done
   logs=$file-logs
-  rm -rf "$logs" "$logs.tar.gz"
-  mkdir "$logs"
   : >"$logs/parts.json"
   : >"$logs/parts.md"
   : >"$logs/outputs.md"
@@ -90,7 +112,7 @@ END
 
 # note PART RESULT WHY [SECONDS [STATE_BEFORE]]: the result of a part
 note() {
-  echo "run: $1: $2${3:+, $3}" >&2
+  say "run: $1: $2${3:+, $(brief "$3")}"
   result=$2
   if [ "$2" = failed ]; then
     failed=yes
@@ -106,17 +128,20 @@ $comma
  {"group": "$group", "part": $(quoted "$1"), "result": "$2", "why": $(quoted "$3"), "seconds": ${4:-0},
   "gpu_before": $(quoted "$before"), "gpu_after": $(quoted "$after")}
 END
-  why=$(printf '%s' "$3" | tr '\n|' ' /')
+  why=$(brief "$3" | tr '|' '/')
   echo "| $group | $1 | $2 | $why | ${4:-0} | $before | $after |" >>"$logs/parts.md"
   write_results
 }
 
 # keep_output PART LOG: the end of what a part said
 keep_output() {
+  if [ -z "$nccl" ]; then # NCCL says so itself, by NCCL_DEBUG=WARN
+    nccl=$(sed -n 's/.*NCCL version \([0-9][0-9.]*\).*/\1/p; s/^NCCL \([0-9.]*\)$/\1/p' "$2" | head -n 1)
+  fi
   {
     printf '\n## Output of %s\n\n```text\n' "$1"
-    tail -n 60 "$2"
-    echo '```'
+    tail -n 200 "$2" | tail -c 30000 | plain
+    printf '\n```\n'
   } >>"$logs/outputs.md"
 }
 
@@ -160,5 +185,9 @@ write_results() {
 
 # pack_logs: the folder of logs as one file
 pack_logs() {
-  tar -C "${logs%/*}" -czf "$logs.tar.gz" "${logs##*/}" && rm -rf "$logs"
+  if tar -C "${logs%/*}" -czf "$logs.tar.gz" "${logs##*/}"; then
+    rm -rf "$logs"
+  else
+    say "run: the outputs could not be packed; they are in $logs"
+  fi
 }

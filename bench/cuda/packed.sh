@@ -9,4 +9,8 @@ export ZBPP_COMMIT
 if [ -d "$root/build/gpu_models" ]; then
   set -- --dry "$@"
 fi
-exec sh "$root/bench/cuda/run_gpu.sh" "$root" '' --as-built --build "$root/build" --results "$root/results" "$@"
+case " $* " in
+  *" --results"*) ;;
+  *) set -- --results "$root/results" "$@" ;;
+esac
+exec sh "$root/bench/cuda/run_gpu.sh" "$root" '' --as-built --build "$root/build" "$@"

@@ -64,7 +64,7 @@ read_arguments() {
       --results) results=$(folder --results "$value") ;;
       --limit | --within)
         case $value in
-          '' | 0* | *[!0-9]*) stop 2 "$1 takes a number of seconds, not '$value'" ;;
+          '' | 0* | *[!0-9]* | ?????????*) stop 2 "$1 takes a number of seconds, not '$value'" ;;
         esac
         case $1 in
           --limit) limit=$value ;;
@@ -178,6 +178,10 @@ look_for_traces() {
 
 look_for_gpu() {
   if ! device=$(describe_device 2>"$scratch/why"); then
+    if [ "$as_built" = no ] && [ ! -x "$scratch/describe_gpu" ]; then
+      stop 3 "nvcc ($CUDACXX, CUDA $(toolkit_version)) compiles nothing with $cxx:" \
+        "$(grep -m 1 -i error "$scratch/why" || tail -n 1 "$scratch/why"); nothing was built or measured"
+    fi
     stop 3 "there is no GPU here that CUDA can use (${found_by:+$found_by shows one; }$(tail -n 1 "$scratch/why"));" \
       "nothing was built or measured"
   fi
@@ -198,7 +202,10 @@ describe_device() {
     describer=$scratch/describe_gpu
     timeout 120 "$CUDACXX" -ccbin "$cxx" "$root/bench/cuda/describe_gpu.cpp" -o "$describer" >&2 || return 1
   fi
-  timeout 60 "$describer"
+  timeout -k 5 60 "$describer" || {
+    [ $? -lt 124 ] || echo "describe_gpu did not answer within 60 s: the GPU or its driver hangs" >&2
+    return 1
+  }
 }
 
 look_for_nccl() {
@@ -216,7 +223,11 @@ look_for_nccl() {
 find_libraries() {
   blanks=$IFS
   IFS=$newline
-  for folder in ${NCCL_ROOT:+"$NCCL_ROOT/lib"} $(package_libraries) "$build/lib"; do
+  packages=
+  if [ -e "$root/text" ]; then # packed; what is built here finds what it was linked with
+    packages=$(package_libraries)
+  fi
+  for folder in ${NCCL_ROOT:+"$NCCL_ROOT/lib"} $packages "$build/lib"; do
     if [ -d "$folder" ]; then
       LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
     fi
@@ -276,7 +287,8 @@ configure() {
   mkdir -p "$build"
   log=$build/configure.log
   how="$preset $* ${CUDACXX:-} ${NCCL_ROOT:-} ${CMAKE_PREFIX_PATH:-}"
-  if [ "$how" != "$(cat "$build/configured" 2>/dev/null || true)" ]; then
+  # What was missing may be there by now.
+  if [ "$how" != "$(cat "$build/configured" 2>/dev/null || true)" ] || [ -s "$build/missing" ]; then
     rm -f "$build/configured"
     if ! (cd "$root" && cmake --preset "$preset" "$@") >"$log" 2>&1; then
       cat "$log" >&2
@@ -293,7 +305,8 @@ target() {
   sed -n 1p "$build/$1/$2" 2>/dev/null || true
 }
 program() {
-  sed -n "2s,^,$build/,p" "$build/$1/$2" 2>/dev/null || true
+  path_in_build=$(sed -n 2p "$build/$1/$2" 2>/dev/null || true)
+  printf '%s' "${path_in_build:+$build/$path_in_build}"
 }
 
 # make_targets LOG TARGET...: builds them in what is left of the group's time
@@ -346,7 +359,11 @@ build_group() {
     fi
     if ! make_targets "$logs/build-$each.log" "$each" && ! has_run_out; then
       unbuilt="$unbuilt $each"
-      note "$each" failed "it does not build: $(grep -m 1 -i error "$log" || tail -n 1 "$log")"
+      if [ "$(now)" -ge "$group_end" ]; then
+        note "$each" failed "the time of the group is over, and it is not built yet; run the group again"
+      else
+        note "$each" failed "it does not build: $(grep -m 1 -i error "$log" || tail -n 1 "$log")"
+      fi
     fi
   done
 }
@@ -469,9 +486,24 @@ part() {
   fi
 }
 
+# last_line LOG: what a program said last, if it is not too long
+last_line() {
+  tail -c 1000 "$1" | tail -n 1 | tr -d '\000'
+}
+
+# say TEXT...: to whoever watches. Nobody may: a terminal that is gone must not end the run.
+say() {
+  echo "$*" >&2 || exec 2>/dev/null
+}
+
+# show LOG: to whoever watches; not all of what is very long
+show() {
+  tail -c 100000 "$1" | sed 's/^/  /' >&2 || exec 2>/dev/null
+}
+
 # run_part COMMAND...: the part `name`, in at most `seconds`
 run_part() {
-  echo "run: $name" >&2
+  say "run: $name"
   log=$logs/part-$(slug "$name").log
   state=$(gpu_state)
   allowed=$(seconds_for "$seconds")
@@ -479,15 +511,19 @@ run_part() {
   timeout -k 10 "$allowed" "$@" >"$log" 2>&1 &
   wait_for $!
   took=$(($(now) - start))
-  sed 's/^/  /' "$log" >&2
+  show "$log"
   keep_output "$name" "$log"
   case $status in
     0) note "$name" ok "" "$took" "$state" ;;
-    77) note "$name" skipped "$(tail -n 1 "$log")" "$took" "$state" ;;
+    77) note "$name" skipped "$(last_line "$log")" "$took" "$state" ;;
     124 | 137)
-      ran_out "$name" "$took" "$state" || note "$name" failed "it took more than $allowed s" "$took" "$state"
+      if [ "$took" -lt "$allowed" ]; then
+        note "$name" failed "status $status (137: killed, as where memory is short): $(last_line "$log")" "$took" "$state"
+      else
+        ran_out "$name" "$took" "$state" || note "$name" failed "it took more than $allowed s" "$took" "$state"
+      fi
       ;;
-    *) note "$name" failed "status $status: $(tail -n 1 "$log")" "$took" "$state" ;;
+    *) note "$name" failed "status $status: $(last_line "$log")" "$took" "$state" ;;
   esac
   see_start_of_nccl
 }
@@ -522,7 +558,7 @@ processes() {
 
 # run_processes COMMAND...: tries another port where somebody listens already
 run_processes() {
-  echo "run: $name" >&2
+  say "run: $name"
   state=$(gpu_state)
   start=$(now)
   for attempt in 1 2 3; do
@@ -535,7 +571,7 @@ run_processes() {
   took=$(($(now) - start))
   log=$logs/part-$(slug "$name").log
   cat "$logs"/rank[0-9]*.log >"$log"
-  sed 's/^/  /' "$log" >&2
+  show "$log"
   keep_output "$name" "$log"
   if [ -z "$wrong" ]; then
     note "$name" ok "" "$took" "$state"
@@ -583,7 +619,7 @@ judge_processes() {
       expected=$rank_1_ends_with
     fi
     if [ "$status" -ne "$expected" ]; then
-      wrong="${wrong}rank $rank ended with $status: $(tail -n 1 "$logs/rank$rank.log"); "
+      wrong="${wrong}rank $rank ended with $status: $(last_line "$logs/rank$rank.log"); "
       case $status in
         124 | 137) was_ended=yes ;;
       esac
@@ -618,7 +654,9 @@ run_groups() {
 
 # cut_off: ends what runs, and keeps what is known
 cut_off() {
-  trap - HUP INT TERM
+  trap '' HUP INT TERM
+  say "run: cut off; what is known is kept"
+  : >"$scratch/smi_hangs" # whoever ends this may not wait
   for child in $children; do
     kill "$child" 2>/dev/null || true
   done
@@ -630,7 +668,7 @@ cut_off() {
 # finish: names in the last line what is not whole; its status is that of the run
 finish() {
   if [ -n "$lacking" ]; then
-    echo "run: these groups are not whole, and the lines above say why:$lacking" >&2
+    say "run: these groups are not whole, and the lines above say why:$lacking"
   fi
   if [ "$failed" = yes ]; then
     return 1
@@ -694,12 +732,14 @@ main() {
     fi
   fi
   gpus=$(field devices "$device")
+  gpu_id=$(field pci "$device") # that of CUDA, which may be another one than nvidia-smi's first
   begin_results "$results"
   trap cut_off HUP INT TERM
+  trap '' PIPE
   heed_contact
   run_groups
   pack_logs
-  echo "run: wrote $file.md, $file.json and $logs.tar.gz" >&2
+  say "run: wrote $file.md, $file.json and $logs.tar.gz"
   finish
 }
 

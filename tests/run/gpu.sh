@@ -10,7 +10,7 @@ rm -rf "$scratch"
 mkdir -p "$scratch/tools" "$scratch/gpu" "$scratch/cuda/bin" "$scratch/cmake" "$scratch/programs"
 unset CUDACXX CUDA_HOME CUDA_PATH NCCL_ROOT
 export ZBPP_CUDA_FOLDERS=
-export SCRATCH="$scratch" SAYING='it "broke" here' FAILING='' OFF=nothing HANGING='' UNBUILDABLE='' LEFT_OUT='' NO_DEVICE='' TAKING_LONG=''
+export SCRATCH="$scratch" SAYING='it "broke" here' FAILING='' OFF=nothing HANGING='' UNBUILDABLE='' LEFT_OUT='' NO_DEVICE='' TAKING_LONG='' KILLED='' SMI=''
 
 # ---- what stands in -----------------------------------------------------------------------------
 
@@ -43,6 +43,11 @@ echo 12
 END
 script "$scratch/gpu/nvidia-smi" <<'END'
 #!/bin/sh
+echo "nvidia-smi $*" >>"$SCRATCH/calls"
+case $SMI,$1 in
+  hangs,--query*) exit 124 ;; # as `timeout` ends where it does not answer
+  warns,--query*) echo "WARNING: infoROM is corrupted at gpu 0000:01:00.0" ;;
+esac
 case $1 in
   -L) echo "GPU 0: NVIDIA Fake 100 (UUID: none)" ;;
   --query-gpu=clocks.max.mem) echo 'Field "clocks.max.mem" is not a valid field to query.' ;;
@@ -105,6 +110,9 @@ case " $FAILING " in
     echo "$SAYING"
     exit 1
     ;;
+esac
+case " $KILLED " in
+  *" $name "*) kill -KILL $$ ;;
 esac
 case " $TAKING_LONG " in
   *" $name "*) echo 3000 >"$SCRATCH/later" ;;
@@ -302,7 +310,7 @@ tail -n 1 "$scratch/said" | grep -q 'say why: nccl$' || fail "a failure hides wh
 FAILING=
 LEFT_OUT=
 gpu 0 "$complete" --arch 90,100 --boost "$scratch/boost" plan
-never_called 'cmake --preset'
+called 'cmake --preset' # what was missing may be there now
 gpu 0 "$complete" --arch 90 plan
 called 'cmake --preset'
 
@@ -535,6 +543,53 @@ said 'run: 10_one_gpu: failed, it does not build: error: no such thing in 10_one
 said 'run: device_bits: ok'
 never_called '^10_one_gpu'
 UNBUILDABLE=
+
+case="a run where an earlier one has left its results"
+gpu 0 "$complete" --as-built plan
+for name in '' -2 -3; do
+  ls "$scratch"/results/*-plan$name.json "$scratch"/results/*-plan$name.md \
+    "$scratch"/results/*-plan$name-logs.tar.gz >/dev/null || fail "did not keep results, or did not write '$name'"
+  PATH=$complete sh "$source/run" gpu --results "$scratch/results" --build "$scratch/build" --as-built plan \
+    >"$scratch/said" 2>&1 || fail "did not end well"
+done
+
+case="a program that prints what is no text"
+FAILING=bench_cuda
+for SAYING in "$(printf 'bad \377\376')" "$(printf 'cut off \303')" "$(printf 'a bell \007 and "quotes"')"; do
+  gpu 1 "$complete" --as-built plan
+  said 'run: plan: failed, status 1: '
+  is_json "$scratch"/results/*.json
+  if LC_ALL=C grep -q '[^ -~]' "$scratch"/results/*.json; then
+    fail "wrote bytes that are no text"
+  fi
+done
+FAILING=
+SAYING=
+
+case="a program that the system kills"
+KILLED=bench_cuda
+gpu 1 "$complete" --as-built plan
+said 'run: plan: failed, status 137 (137: killed, as where memory is short)'
+KILLED=
+
+case="nvidia-smi that does not answer, and one that warns"
+SMI=hangs
+gpu 0 "$complete" --as-built device
+[ "$(grep -c 'nvidia-smi --query' "$scratch/calls")" -eq 1 ] || fail "asked nvidia-smi again"
+SMI=warns
+gpu 0 "$complete" --as-built plan
+wrote '1980 MHz'
+if grep -q infoROM "$scratch"/results/*.json; then
+  fail "took a warning for a value"
+fi
+SMI=
+
+case="a run that nobody watches any more"
+rm -rf "$scratch/results"
+PATH=$complete sh "$source/run" gpu --results "$scratch/results" --build "$scratch/build" --as-built device plan 2>&1 |
+  head -n 1 >/dev/null
+ls "$scratch"/results/*-logs.tar.gz >/dev/null || fail "did not go on"
+grep -q '"part": "plan", "result": "ok"' "$scratch"/results/*.json || fail "did not run all"
 
 case="a run that is cut off"
 rm -rf "$scratch/results"
