@@ -64,7 +64,7 @@ read_arguments() {
       --results) results=$(folder --results "$value") ;;
       --limit | --within)
         case $value in
-          '' | 0* | *[!0-9]* | ?????????*) stop 2 "$1 takes a number of seconds, not '$value'" ;;
+          '' | 0* | *[!0-9]* | ?????????*) stop 2 "$1 takes a number of seconds from 1 to 99999999, not '$value'" ;;
         esac
         case $1 in
           --limit) limit=$value ;;

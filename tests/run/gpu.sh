@@ -225,8 +225,10 @@ said "not 'ninety!'"
 gpu 2 "$complete" --arch
 said "not ''"
 for option in --limit --within; do
+  gpu 2 "$complete" $option 123456789
+  said "not '123456789'"
   gpu 2 "$complete" $option 0
-  said "$option takes a number of seconds, not '0'"
+  said "$option takes a number of seconds from 1 to 99999999, not '0'"
 done
 gpu 2 "$complete" --boost "$scratch"
 said "boost/version.hpp"
