@@ -33,26 +33,22 @@ group_contact() {
       printf '%s\n' "$device"
       cat "$logs"/part-contact*.log 2>/dev/null || true
     } >"$scratch/contact"
-    cp "$scratch/contact" "$build/contact" || echo "run: what contact found holds for this run only" >&2
-    heed_contact
+    cp "$scratch/contact" "$build/contact" || say "run: what contact found holds for this run only"
+    heed_contact "$scratch/contact"
   fi
 }
 
-# heed_contact: sets off, and whole where a GPU cannot be cut into parts
+# heed_contact FILE: sets off, and whole where a GPU cannot be cut into parts, by what contact found
 heed_contact() {
   off=
-  found=$build/contact
-  if [ -e "$scratch/contact" ]; then
-    found=$scratch/contact
-  fi
-  if [ "$(head -n 1 "$found" 2>/dev/null)" != "$device" ]; then
+  if [ "$(head -n 1 "$1" 2>/dev/null)" != "$device" ]; then
     return 0
   fi
-  off=$(sed -n 's/^turned off://p' "$found" | tr '\n' ' ')
+  off=$(sed -n 's/^turned off://p' "$1" | tr '\n' ' ')
   case " $off " in
     *" parts "*)
       whole=--whole-gpu
-      echo "run: ranks share the whole GPU, for parts of it do not work (see the group contact)" >&2
+      say "run: ranks share the whole GPU, for parts of it do not work (see the group contact)"
       ;;
   esac
 }

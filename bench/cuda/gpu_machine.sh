@@ -57,6 +57,11 @@ has_cmake() {
 
 # ---- GPUs ---------------------------------------------------------------------------------------
 
+# is_packed: do these scripts come from a pack, whose programs were built elsewhere?
+is_packed() {
+  [ -e "$root/commit" ]
+}
+
 # smi FIELD: what nvidia-smi says of the first GPU, or "unknown"
 smi() {
   if [ -e "$scratch/smi_hangs" ]; then

@@ -13,6 +13,21 @@ brief() {
   printf '%s' "$1" | plain | tr '\n\t' '  ' | cut -c 1-400
 }
 
+# last_line LOG: what a program said last, if it is not too long
+last_line() {
+  tail -c 1000 "$1" | tail -n 1 | tr -d '\000'
+}
+
+# say TEXT...: to whoever watches. Nobody may: a terminal that is gone must not end the run.
+say() {
+  echo "$*" >&2 || exec 2>/dev/null
+}
+
+# show LOG: to whoever watches; not all of what is very long
+show() {
+  tail -c 100000 "$1" | sed 's/^/  /' >&2 || exec 2>/dev/null
+}
+
 # quoted TEXT: as a string of JSON
 quoted() {
   printf '%s\n' "$(brief "$1")" | sed 's/ $//; s/[\\"]/\\&/g; s/.*/"&"/'
@@ -32,7 +47,7 @@ gpu_state() {
 describe_tree() {
   commit=${ZBPP_COMMIT:-$(git -c safe.directory="*" -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)}
   tree=unknown
-  if [ -e "$root/commit" ]; then # packed: what lies around it is something else
+  if is_packed; then # what lies around it is something else
     tree=${commit##*, }
     commit=${commit%%, *}
   elif changes=$(git -c safe.directory="*" -C "$root" status --porcelain 2>/dev/null); then

@@ -224,7 +224,7 @@ find_libraries() {
   blanks=$IFS
   IFS=$newline
   packages=
-  if [ -e "$root/text" ]; then # packed; what is built here finds what it was linked with
+  if is_packed; then # what is built here finds what it was linked with
     packages=$(package_libraries)
   fi
   for folder in ${NCCL_ROOT:+"$NCCL_ROOT/lib"} $packages "$build/lib"; do
@@ -354,16 +354,14 @@ build_group() {
     return 0
   fi
   for each in "$@"; do
-    if has_run_out; then
-      return 0 # each part says so
+    if has_run_out || make_targets "$logs/build-$each.log" "$each"; then
+      continue # each part says itself where the time of the run is over
     fi
-    if ! make_targets "$logs/build-$each.log" "$each" && ! has_run_out; then
-      unbuilt="$unbuilt $each"
-      if [ "$(now)" -ge "$group_end" ]; then
-        note "$each" failed "the time of the group is over, and it is not built yet; run the group again"
-      else
-        note "$each" failed "it does not build: $(grep -m 1 -i error "$log" || tail -n 1 "$log")"
-      fi
+    unbuilt="$unbuilt $each"
+    if [ "$(now)" -lt "$group_end" ]; then
+      note "$each" failed "it does not build: $(grep -m 1 -i error "$log" || tail -n 1 "$log")"
+    elif ! has_run_out; then
+      note "$each" failed "the time of the group is over, and it is not built yet; run the group again"
     fi
   done
 }
@@ -486,21 +484,6 @@ part() {
   fi
 }
 
-# last_line LOG: what a program said last, if it is not too long
-last_line() {
-  tail -c 1000 "$1" | tail -n 1 | tr -d '\000'
-}
-
-# say TEXT...: to whoever watches. Nobody may: a terminal that is gone must not end the run.
-say() {
-  echo "$*" >&2 || exec 2>/dev/null
-}
-
-# show LOG: to whoever watches; not all of what is very long
-show() {
-  tail -c 100000 "$1" | sed 's/^/  /' >&2 || exec 2>/dev/null
-}
-
 # run_part COMMAND...: the part `name`, in at most `seconds`
 run_part() {
   say "run: $name"
@@ -516,16 +499,19 @@ run_part() {
   case $status in
     0) note "$name" ok "" "$took" "$state" ;;
     77) note "$name" skipped "$(last_line "$log")" "$took" "$state" ;;
-    124 | 137)
-      if [ "$took" -lt "$allowed" ]; then
-        note "$name" failed "status $status (137: killed, as where memory is short): $(last_line "$log")" "$took" "$state"
-      else
-        ran_out "$name" "$took" "$state" || note "$name" failed "it took more than $allowed s" "$took" "$state"
-      fi
-      ;;
+    124 | 137) note_ended ;;
     *) note "$name" failed "status $status: $(last_line "$log")" "$took" "$state" ;;
   esac
   see_start_of_nccl
+}
+
+# note_ended: the result of a part that did not end by itself
+note_ended() {
+  if [ "$took" -lt "$allowed" ]; then
+    note "$name" failed "status $status (137: killed, as where memory is short): $(last_line "$log")" "$took" "$state"
+  elif ! ran_out "$name" "$took" "$state"; then
+    note "$name" failed "it took more than $allowed s" "$took" "$state"
+  fi
 }
 
 # figures NAME SECONDS PROGRAM [ARGUMENT...]: a part that writes tables
@@ -736,7 +722,7 @@ main() {
   begin_results "$results"
   trap cut_off HUP INT TERM
   trap '' PIPE
-  heed_contact
+  heed_contact "$build/contact"
   run_groups
   pack_logs
   say "run: wrote $file.md, $file.json and $logs.tar.gz"

@@ -170,16 +170,21 @@ fail() {
   exit 1
 }
 
-# gpu STATUS PATH [ARGUMENT...]: `run gpu` with this PATH ends with this status
+# run_gpu PATH [ARGUMENT...]: `run gpu` with this PATH
+run_gpu() {
+  path=$1
+  shift
+  PATH=$path sh "$source/run" gpu --results "$scratch/results" --build "$scratch/build" "$@"
+}
+
+# gpu STATUS PATH [ARGUMENT...]: the same ends with this status
 gpu() {
   expected=$1
-  path=$2
-  shift 2
+  shift
   : >"$scratch/calls"
   rm -rf "$scratch/results"
   status=0
-  PATH=$path sh "$source/run" gpu --results "$scratch/results" --build "$scratch/build" "$@" \
-    >"$scratch/said" 2>&1 || status=$?
+  run_gpu "$@" >"$scratch/said" 2>&1 || status=$?
   if [ "$status" -ne "$expected" ]; then
     fail "ended with $status, not $expected"
   fi
@@ -551,8 +556,7 @@ gpu 0 "$complete" --as-built plan
 for name in '' -2 -3; do
   ls "$scratch"/results/*-plan$name.json "$scratch"/results/*-plan$name.md \
     "$scratch"/results/*-plan$name-logs.tar.gz >/dev/null || fail "did not keep results, or did not write '$name'"
-  PATH=$complete sh "$source/run" gpu --results "$scratch/results" --build "$scratch/build" --as-built plan \
-    >"$scratch/said" 2>&1 || fail "did not end well"
+  run_gpu "$complete" --as-built plan >"$scratch/said" 2>&1 || fail "did not end well"
 done
 
 case="a program that prints what is no text"
@@ -588,8 +592,7 @@ SMI=
 
 case="a run that nobody watches any more"
 rm -rf "$scratch/results"
-PATH=$complete sh "$source/run" gpu --results "$scratch/results" --build "$scratch/build" --as-built device plan 2>&1 |
-  head -n 1 >/dev/null
+run_gpu "$complete" --as-built device plan 2>&1 | head -n 1 >/dev/null
 ls "$scratch"/results/*-logs.tar.gz >/dev/null || fail "did not go on"
 grep -q '"part": "plan", "result": "ok"' "$scratch"/results/*.json || fail "did not run all"
 
