@@ -172,7 +172,7 @@ class communicator {
   void abort_here() noexcept {
     cudaSetDevice(device_);  // or NCCL would make a context on the first device
     if (is_own_) ncclCommAbort(native_);
-    if (!is_own_ && detail::can_revoke()) detail::revoke(native_);
+    if (!is_own_) detail::revoke(native_);  // adopted only where the library can
   }
 
   std::string name_;  // NCCL may keep its address

@@ -36,7 +36,7 @@ namespace zbpp::nccl::detail {
 #endif
 }
 
-/// Revokes a communicator, where the library can.
+/// Revokes a communicator; the library can.
 inline ncclResult_t revoke([[maybe_unused]] ncclComm_t communicator) noexcept {
 #if NCCL_VERSION_CODE >= 22807
   return ncclCommRevoke(communicator, NCCL_REVOKE_DEFAULT);

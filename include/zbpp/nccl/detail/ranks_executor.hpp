@@ -172,8 +172,8 @@ class ranks::executor : public asio::one_rank {
     }
     return made;
   }
-  /// Connects what carries states of gradients, where there is one; communicators
-  /// of messages are connected when they are made, those of sums by `replica_sums`.
+  /// Connects what carries states of gradients, where there is one; communicators of
+  /// messages are connected when they are made, those of sums by `replica_sums`.
   /// @throws error, the failure of the run
   void connect(detail::transport&) {
     asio::call_name const named(control_channel(), supervisor().connecting(programs_.size() == 1));

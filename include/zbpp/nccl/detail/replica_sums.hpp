@@ -75,7 +75,7 @@ class replica_sums final : public gradient_sums {
     std::size_t most = 0;
     for (auto const& each : stages_) {
       std::size_t all = 0;
-      for (auto const layer : each.layers) all += std::min(layer.size(), most_zeros);
+      for (auto const layer : each.layers) all += layer.size();
       most = std::max(most, std::min(all, most_zeros));
     }
     if (most == 0) return;
@@ -142,7 +142,7 @@ class replica_sums final : public gradient_sums {
     std::vector<std::span<float>> places;
     std::size_t first = 0;
     for (auto const layer : layers) {
-      auto const size = std::min(layer.size(), most_zeros);
+      auto const size = std::min(layer.size(), zeros.size());
       if (first + size > zeros.size()) first = 0;
       places.push_back(zeros.subspan(first, size));
       first += size;
