@@ -133,13 +133,24 @@ function(zbpp_compiled_component name export_name)
   list(TRANSFORM needed PREPEND "zbpp::" OUTPUT_VARIABLE needed_targets)
 
   if(EXISTS "${PROJECT_SOURCE_DIR}/include/zbpp/${folder}impl/src.hpp")
-    set(source "${PROJECT_BINARY_DIR}/compiled/zbpp_${compiled}.cpp")
-    file(CONFIGURE OUTPUT "${source}" CONTENT "#include <zbpp/${folder}impl/src.hpp>\n")
+    # One source for each room of the core, so that all processors compile, and a change only what it touches.
+    file(STRINGS "${PROJECT_SOURCE_DIR}/include/zbpp/${folder}impl/src.hpp" rooms
+      REGEX "^#include <zbpp/[a-z]+/impl/src.hpp>$")
+    if(NOT folder STREQUAL "")
+      set(rooms "#include <zbpp/${folder}impl/src.hpp>")
+    endif()
+    set(sources "")
+    foreach(room IN LISTS rooms)
+      string(REGEX REPLACE "^.*/([a-z]+)/impl/src.hpp>$" "\\1" room_name "${room}")
+      set(source "${PROJECT_BINARY_DIR}/compiled/zbpp_${room_name}.cpp")
+      file(CONFIGURE OUTPUT "${source}" CONTENT "${room}\n")
+      list(APPEND sources "${source}")
+    endforeach()
     set(exclude EXCLUDE_FROM_ALL)
     if(ZBPP_COMPILED)
       set(exclude "")
     endif()
-    add_library(zbpp_${compiled} STATIC ${exclude} "${source}")
+    add_library(zbpp_${compiled} STATIC ${exclude} ${sources})
     target_link_libraries(zbpp_${compiled} PUBLIC zbpp::${export_name} ${needed_targets})
     # The sanitizers and warnings of our own tests, where there are any: code that is compiled in two
     # ways and linked together would break the rule of one definition.
