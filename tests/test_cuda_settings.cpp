@@ -4,7 +4,6 @@
 // model of CUDA and NCCL, or is refused.
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/nccl/device_needs.hpp>
-#include <zbpp/nccl/measure_transfers.hpp>
 #include <zbpp/nccl/ranks.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
@@ -239,18 +238,6 @@ TEST_CASE("each setting of what is asked about GPUs has an effect", "[nccl][sett
   CHECK(effect_of([&] {
           return ask({.most_ctas = 0});
         }) == "refused: most_ctas is below 1; give the thread blocks that a message may use");
-
-  changed_field<nccl::transfer_conditions> const conditions[]{
-      {"sm_count", [](auto& c) { c.sm_count = 66; }},
-      {"most_ahead", [](auto& c) { c.most_ahead = 0; }},
-      {"ranks_per_host", [](auto& c) { c.ranks_per_host = 2; }}};
-  std::vector<nccl::measured_transfers> const measured{
-      {1, zbpp::transfer_costs(300)}, {4, zbpp::transfer_costs(200)}};
-  check_fields(conditions, {.sm_count = 132}, [&](nccl::transfer_conditions const& with) {
-    auto const best = nccl::choose_transfers(planned.problem(), measured, with);
-    return std::to_string(best.most_ctas) + " " + std::to_string(best.receive_ahead) + " " +
-           std::to_string(best.loss);
-  });
 }
 
 }  // namespace test_cuda_settings

@@ -11,7 +11,6 @@
 #include <support/planner_problems.hpp>
 #include <support/seeded.hpp>
 
-#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
@@ -161,44 +160,6 @@ TEST_CASE("a rank that cannot measure ends it for all, and nothing leaks", "[ncc
     check_failing_nccl(problem_on(placement::linear(4)));
   }
   CHECK(model::leaks() == std::vector<std::string>{});
-}
-
-TEST_CASE("what loses least is chosen, of all that was measured", "[nccl]") {
-  for (int i = 0; i < 200; ++i) {
-    ZBPP_SEEDED(random, i);
-    auto const problem = problem_on(placement::linear(static_cast<int>(random.integer(2, 5))));
-    std::vector<nccl::measured_transfers> all;
-    for (int ctas = 1; ctas <= 16; ctas *= 4)
-      all.push_back({ctas, transfer_costs(random.integer(0, 30'000))});
-    auto const sm_count = static_cast<int>(random.integer(16, 160));
-    auto const most_ahead = static_cast<int>(random.integer(0, 1));
-    auto const per_host = static_cast<int>(random.integer(1, 5));
-    bool const holds = per_host < problem.ranks();  // or all messages are copied
-    auto const best = nccl::choose_transfers(
-        problem, all, {.sm_count = sm_count, .most_ahead = most_ahead, .ranks_per_host = per_host});
-    CHECK(best.receive_ahead <= most_ahead);
-    bool is_one_of_them = false;
-    for (auto const& each : all) {
-      auto const time = static_cast<double>(each.costs(0, 1, 64)) / 10'000;
-      auto const held = holds ? static_cast<double>(each.most_ctas) / sm_count : 0.0;
-      std::array const losses{time, held + std::max(0.0, time - 1)};
-      for (int ahead = 0; ahead <= most_ahead; ++ahead) {
-        auto const loss = losses[zbpp::detail::index(ahead)];
-        CHECK(best.loss <= loss);
-        is_one_of_them = is_one_of_them || (best.loss == loss && best.receive_ahead == ahead &&
-                                            best.most_ctas == each.most_ctas);
-      }
-    }
-    CHECK(is_one_of_them);
-  }
-  auto const model = problem_on(placement::linear(2));
-  std::array const one{nccl::measured_transfers{1, transfer_costs(5)}};
-  CHECK_THROWS_AS(nccl::choose_transfers(model, {}, {.sm_count = 132}), zbpp::error);
-  CHECK_THROWS_AS(nccl::choose_transfers(model, one, {}), zbpp::error);
-  CHECK_THROWS_AS(
-      nccl::choose_transfers(model, one, {.sm_count = 132, .most_ahead = -1}), zbpp::error);
-  CHECK_THROWS_AS(
-      nccl::choose_transfers(model, one, {.sm_count = 132, .ranks_per_host = 0}), zbpp::error);
 }
 
 }  // namespace test_nccl_measure_transfers

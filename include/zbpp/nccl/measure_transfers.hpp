@@ -2,11 +2,9 @@
 //
 // Measures what messages take before there is a plan, so that it is made for the links there are:
 // `problem planned{where, m, costs, nccl::measure_transfers(meeting, problem{where, m, costs})}`.
-// And chooses how messages are to be sent, from what was measured.
 #pragma once
 
 #include <zbpp/analysis/traffic.hpp>
-#include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/cuda/detail/timing.hpp>
@@ -24,6 +22,7 @@
 #include <zbpp/nccl/detail/connect.hpp>
 #include <zbpp/nccl/detail/peer_channels.hpp>
 #include <zbpp/nccl/settings.hpp>
+#include <zbpp/runtime/agreement.hpp>
 #include <zbpp/runtime/arena.hpp>
 
 #include <cuda_runtime_api.h>
@@ -36,7 +35,6 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -60,37 +58,6 @@ namespace zbpp::nccl {
 ///         something else; cuda_error; nccl_error; the failure of the run
 [[nodiscard]] inline transfer_costs measure_transfers(
     asio::rendezvous& run, problem const& problem, ranks_settings const& settings = {});
-
-/// Holds what messages take that may use so many thread blocks.
-struct measured_transfers {
-  int most_ctas = 1;
-  transfer_costs costs;
-};
-
-/// Says how messages are to be sent.
-struct transfer_choice {
-  int most_ctas = 1;      ///< for `ranks_settings`
-  int receive_ahead = 0;  ///< for `lower_options`
-  double loss = 0;        ///< of a rank's time at most, as a fraction
-};
-
-/// Says what messages are sent with.
-struct transfer_conditions {
-  int sm_count = 0;        ///< multiprocessors of a device
-  int most_ahead = 1;      ///< 0 where the plan is lowered for one hardware queue, else 1
-  int ranks_per_host = 1;  ///< as in `needs_settings`: copies between these hold no multiprocessors
-};
-
-/// Chooses how messages are to be sent: just in time, where a transfer adds its time to that of a
-/// pass; or one pass ahead, where it hides behind a pass and its thread blocks hold multiprocessors
-/// that the pass then lacks. What loses least, for the shortest pass and the worst edge, is best.
-/// @param measured  by `measure_transfers`, with some numbers of thread blocks
-/// @throws error (bad_argument) when nothing was measured, or a number is out of range
-/// @source our own estimate: a pass slows down by the part of the multiprocessors that it lacks
-[[nodiscard]] inline transfer_choice choose_transfers(
-    problem const& problem,
-    std::span<measured_transfers const> measured,
-    transfer_conditions const& with);
 
 namespace detail {
 
@@ -352,8 +319,8 @@ inline transfer_costs measure_transfers(
     sizes += std::to_string(c.from) + ">" + std::to_string(c.to) + " " +
              std::to_string(detail::largest_edge(problem, c.from, c.to)) + " ";
   run.agree(std::vector{
-      asio::make_item("transfers to measure", sizes),
-      asio::make_item("most_ctas", std::to_string(settings.most_ctas)),
+      make_item("transfers to measure", sizes),
+      make_item("most_ctas", std::to_string(settings.most_ctas)),
       detail::peer_copies_item(settings)});
   auto& control = run.control_channel();
   int device = 0;
@@ -402,44 +369,6 @@ inline transfer_costs measure_transfers(
   for (auto const& part : run.all_gather(std::as_bytes(std::span(measured))))
     detail::append_links(part, links);
   return detail::table_of(ranks, links);
-}
-
-inline transfer_choice choose_transfers(
-    problem const& problem,
-    std::span<measured_transfers const> measured,
-    transfer_conditions const& with) {
-  zbpp::detail::require(
-      !measured.empty() && with.sm_count > 0 && with.most_ahead >= 0 && with.ranks_per_host > 0,
-      "choosing how to send needs transfers that were measured, multiprocessors of the device, 0 "
-      "or 1 receives ahead, and ranks on each host; give all of them");
-  auto shortest = std::numeric_limits<ticks>::max();
-  for (auto const& c : problem.all_costs())
-    shortest = std::min({shortest, c.forward, c.backward_input});
-  auto const pass = static_cast<double>(std::max<ticks>(shortest, 1));
-  transfer_choice best{.loss = std::numeric_limits<double>::infinity()};
-  auto const consider = [&](transfer_choice const& other) {
-    if (other.loss < best.loss) best = other;
-  };
-  auto const& placement = problem.placement();
-  for (auto const& one : measured) {
-    double just_in_time = 0;
-    double ahead = 0;
-    for (int s = 0; s + 1 < problem.stages(); ++s)
-      for (auto const& [from, to] : {std::pair(s, s + 1), {s + 1, s}}) {
-        auto const sender = placement.rank_of(from);
-        auto const receiver = placement.rank_of(to);
-        if (sender == receiver) continue;
-        bool const holds = !detail::are_on_one_host(sender, receiver, with.ranks_per_host);
-        auto const held = holds ? static_cast<double>(one.most_ctas) / with.sm_count : 0.0;
-        auto const time =
-            static_cast<double>(one.costs(sender, receiver, problem.costs(s).edge)) / pass;
-        just_in_time = std::max(just_in_time, time);
-        ahead = std::max(ahead, held + std::max(0.0, time - 1));
-      }
-    consider({one.most_ctas, 0, just_in_time});
-    if (with.most_ahead > 0) consider({one.most_ctas, 1, ahead});
-  }
-  return best;
 }
 
 }  // namespace zbpp::nccl
