@@ -2,7 +2,8 @@
 //
 // What validating afterwards gains and costs. `steps` runs both kinds of steps in turn, on threads
 // whose passes only wait, and reports what one gains over the other beside what the analysis says.
-// `adamw` steps weights in both kinds, with both ways to take a step back.
+// `adamw` steps weights in both kinds, with both ways to take a step back; `weights` reads them to
+// be compared with those of other ranks.
 #include "steps_in_turn.hpp"
 #include "waiting.hpp"
 #include <zbpp/planner/named_policy.hpp>
@@ -86,6 +87,22 @@ void adamw(benchmark::State& state, kind what) {
   state.counters["kept_bytes_per_weight"] = what == kind::final ? 0 : copies ? 12 : 4;
 }
 
+// What comparing weights costs a rank, once before the first step.
+void weights(benchmark::State& state) {
+  std::vector<float> all(std::size_t{1} << 22, 0.5F);
+  std::vector<float> gradients(all.size());
+  std::vector<float> copy(all.size());
+  zbpp::optim::adamw own({{all, gradients}});
+  zbpp::arena memory;
+  for (auto _ : state) {
+    own.read_weights(0, copy, zbpp::pass_context(memory));
+    benchmark::DoNotOptimize(zbpp::detail::digest_of(copy));
+  }
+  state.counters["ns_per_weight"] = benchmark::Counter(
+      1e-9 * static_cast<double>(all.size()) * static_cast<double>(state.iterations()),
+      benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
 }  // namespace
 
 #define ZBPP_STEPS(policy, microbatches)                                                           \
@@ -98,6 +115,7 @@ ZBPP_STEPS(zb_h1, 32);
 ZBPP_STEPS(one_f_one_b, 32);
 ZBPP_STEPS(zb_h2, 16);
 
+BENCHMARK(weights);
 BENCHMARK_CAPTURE(adamw, final, kind::final);
 BENCHMARK_CAPTURE(adamw, early_weights, kind::early_weights);
 BENCHMARK_CAPTURE(adamw, early_copies, kind::early_copies);

@@ -523,7 +523,7 @@ TEST_CASE("a process that sends what is no frame is the one that failed") {
 
   CHECK(
       text_after(bytes_of(0xffffffff, 1)) ==
-      begin + "a frame of 4294967295 bytes; at most 262488 are expected there)");
+      begin + "a frame of 4294967295 bytes; at most 262496 are expected there)");
   CHECK(text_after(bytes_of(0, 200)) == begin + "a frame of kind 200)");
   CHECK(contains(text_after(send(control_kind::welcome)), begin + "a frame of kind 8, which only"));
   CHECK(contains(text_after(send(control_kind::report)), begin + "expected 4 more bytes"));

@@ -113,7 +113,7 @@ TEST_CASE("what is larger than a member may send is refused", "[asio][grid]") {
   });
   for (auto const& text : thrown)
     CHECK(
-        text == "wrong size: a collective call sends another member 1216 bytes at once; "
+        text == "wrong size: a collective call sends another member 1232 bytes at once; "
                 "largest_undeclared_message of the settings allows 1000");
 }
 

@@ -492,10 +492,10 @@ TEST_CASE("ranks may leave in any order when nobody needs them") {
 
 TEST_CASE("ranks that hold different things are told whose differ, in what, and go on") {
   auto const item = [](std::string name, std::string value) {
-    return asio::make_item(std::move(name), std::move(value));
+    return zbpp::make_item(std::move(name), std::move(value));
   };
   auto const thrown = run_ranks(3, test::patient_settings(), [&](asio::rendezvous& meeting) {
-    std::vector<asio::agreement_item> items{item("placement", "in turn"), item("policy", "zb_v")};
+    std::vector<zbpp::agreement_item> items{item("placement", "in turn"), item("policy", "zb_v")};
     meeting.agree(items);
     if (meeting.rank() == 2) items[1] = item("policy", "zb_h1");
     auto const text = test::refusal(errc::no_agreement, [&] { meeting.agree(items); });

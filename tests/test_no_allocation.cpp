@@ -267,7 +267,8 @@ std::int64_t allocations_along(grid_axis axis, int pipelines, plan const& planne
   std::int64_t behind = 0;
   whole.run([&](grid_place const& at) {
     checked::model own({.stages = 4});
-    pipeline each(planned, threads{.place = at}, own.stages());
+    // All have the same weights, which members of a tensor group would not have.
+    pipeline each(planned, threads{.place = at}, own.stages(), {.compares_weights = is_data});
     auto& others = at.grid_of(0)->along(axis);
     for (int step = 0; step < 8; ++step) each.step();
     for (int i = 0; i < 3; ++i) others.barrier();

@@ -28,6 +28,7 @@
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/arena.hpp>
+#include <zbpp/runtime/in_process_grid.hpp>
 #include <zbpp/runtime/object.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
@@ -124,6 +125,26 @@ std::string train(training_options const& options) {
   return text;
 }
 
+// What comes of two replicas with other weights.
+std::string train_apart(training_options const& options) {
+  std::vector<stage_costs> costs(2, test::checked::costs());
+  for (std::size_t s = 0; s < costs.size(); ++s)
+    costs[s].gradients = static_cast<bytes>((1 + s) * sizeof(test::checked::matrix));
+  auto const planned =
+      make_plan(zb_h1{}, with_replicas(problem(placement::linear(2), 3, costs), {.count = 2}));
+  in_process_grid whole({.pipeline = 2, .data = 2});
+  try {
+    whole.run([&](grid_place const& at) {
+      test::checked::model own({.stages = 2});
+      if (at.data() == 1) own.maths(0).optimized().front().weights[0] = 1;
+      pipeline(planned, virtual_time{.place = at}, own.stages(), options).step();
+    });
+  } catch (error const& failed) {
+    return std::string(failed.message());
+  }
+  return "trained";
+}
+
 training_options usual_options() {
   return {.clip = 1e-3, .scaling = {.initial = 4, .growth_interval = 2}};
 }
@@ -140,8 +161,11 @@ TEST_CASE("each training option has an effect", "[settings]") {
       {"accumulate", [](auto& o) { o.accumulate = 2; }},
       {"window", [](auto& o) { o.window.most_amended = 0; }},
       {"agreement", [](auto& o) { o.agreement.share = 0.25; }},
-      {"on_stall", [](auto& o) { o.on_stall.overrun = 1; }}};
-  check_fields(options, usual_options(), train);
+      {"on_stall", [](auto& o) { o.on_stall.overrun = 1; }},
+      {"compares_weights", [](auto& o) { o.compares_weights = false; }}};
+  check_fields(options, usual_options(), [](training_options const& changed) {
+    return train(changed) + train_apart({.compares_weights = changed.compares_weights});
+  });
 
   changed_field<loss_scaling> const scaling[]{
       {"initial", [](auto& s) { s.initial = 2; }},

@@ -267,21 +267,30 @@ TEST_CASE("pipelines with different plans are told what differs before a step", 
         tensor::make_problem(zbpp::placement::linear(2), microbatches, {}),
         {.step = step_kind::synchronous});
   };
-  constexpr auto cure = "; give pipelines that wait for each other the same plan";
-  CHECK(
-      runs(of(zbpp::zb_h1{}, 4), of(zbpp::gpipe{}, 4)) ==
-      std::string("rank 0: the policy is ZB-H1 on member 0 of the tensor group and GPipe on member "
-                  "1") +
-          cure);
-  CHECK(
-      runs(of(zbpp::zb_h1{}, 4), of(zbpp::zb_h1{}, 5)) ==
-      std::string("rank 0: the number of microbatches is 4 on member 0 of the tensor group and 5 "
-                  "on member 1") +
-          cure);
-  auto const text =
-      runs(plan_of(2, 4, step_kind::synchronous), plan_of(2, 4, step_kind::unchecked));
-  CHECK(text.find("instruction ") != std::string::npos);
-  CHECK(text.find(" of rank 0 is ") != std::string::npos);
+  auto const differs = [&](plan const& first, plan const& other, std::string const& found) {
+    auto const text = runs(first, other);
+    INFO(text);
+    CHECK(text.starts_with(found));
+    CHECK(text.ends_with("; give pipelines that wait for each other the same plan"));
+    auto const row = text.find("instructions of rank 0 (");
+    REQUIRE(row != std::string::npos);
+    CHECK(text.find(" on rank 0 (pipeline 0, tensor 0), ", row) != std::string::npos);
+    CHECK(text.find(" on rank 1 (pipeline 0, tensor 1))", row) != std::string::npos);
+  };
+  differs(
+      of(zbpp::zb_h1{}, 4),
+      of(zbpp::gpipe{}, 4),
+      "policy (ZB-H1 on rank 0 (pipeline 0, tensor 0), GPipe on rank 1 (pipeline 0, tensor 1)), "
+      "passes of rank 0");
+  differs(
+      of(zbpp::zb_h1{}, 4),
+      of(zbpp::zb_h1{}, 5),
+      "number of microbatches (4 on rank 0 (pipeline 0, tensor 0), 5 on rank 1 (pipeline 0, tensor "
+      "1)), ");
+  differs(
+      plan_of(2, 4, step_kind::synchronous),
+      plan_of(2, 4, step_kind::unchecked),
+      "program, instructions of rank 0 (");
 }
 
 TEST_CASE("members that run different numbers of steps are told", "[tensor]") {
@@ -291,8 +300,9 @@ TEST_CASE("members that run different numbers of steps are told", "[tensor]") {
         pipeline(planned, threads{.place = at}, stages).run(3 + at.tensor());
       });
   CHECK(
-      text.find("member 1 of a group waits for member 0, whose pipeline has ended; run as many "
-                "steps on all pipelines of a grid") != std::string::npos);
+      text.find(
+          "rank 0 (pipeline 0, tensor 0) called run(3) for step 0, rank 1 (pipeline 0, tensor "
+          "1) called run(4) for step 0; ") != std::string::npos);
 }
 
 TEST_CASE("members that step by different options are told which", "[tensor]") {
@@ -302,13 +312,14 @@ TEST_CASE("members that step by different options are told which", "[tensor]") {
         pipeline(planned, threads{.place = at}, stages, {.clip = 1.0 + at.tensor()}).run(3);
       });
   CHECK(
-      text.find("of a tensor group, training_options::clip is 1 on member 0 and 2 on member 1; "
-                "give all members the same") != std::string::npos);
+      text.find("training_options::clip is 1 on rank 0 (pipeline 0, tensor 0) and 2 on rank 1 "
+                "(pipeline 0, tensor 1); give all ranks the same") != std::string::npos);
 }
 
 TEST_CASE("members with different layers are told which", "[tensor]") {
   auto const planned = plan_of(1, 2, step_kind::synchronous);
-  auto const with = [&](std::function<void(std::vector<zbpp::optim::layer>&)> const& change) {
+  auto const with = [&](bool compares_weights,
+                        std::function<void(std::vector<zbpp::optim::layer>&)> const& change) {
     in_process_grid whole({.pipeline = 1, .data = 1, .tensor = 2});
     return refusal(errc::no_agreement, [&] {
       whole.run([&](grid_place const& at) {
@@ -317,16 +328,25 @@ TEST_CASE("members with different layers are told which", "[tensor]") {
         if (at.tensor() == 1) change(layers);
         zbpp::optim::adamw optimizer(layers);
         std::vector<tensor::stage> stages{{own, optimizer, false}};
-        pipeline(planned, threads{.place = at}, stages).step();
+        pipeline(planned, threads{.place = at}, stages, {.compares_weights = compares_weights})
+            .step();
       });
     });
   };
   CHECK(
-      with([](auto& layers) { layers.pop_back(); })
+      with(true, [](auto& layers) { layers.pop_back(); })
+          .find("weights of layer 4 of stage 0 (only on rank 0 (tensor 0)); begin with the same "
+                "layers and weights on all of them") != std::string::npos);
+  CHECK(
+      with(true, [](auto& layers) {
+        layers[3].is_replicated = false;
+      }).find("weights of layer 3 of stage 0 (only on rank 0 (tensor 0)); ") != std::string::npos);
+  CHECK(
+      with(false, [](auto& layers) { layers.pop_back(); })
           .find("of a tensor group, member 0 has 5 layers on a rank and member 1 has 4; give all "
                 "members the same layers") != std::string::npos);
   CHECK(
-      with([](auto& layers) { layers[3].is_replicated = false; })
+      with(false, [](auto& layers) { layers[3].is_replicated = false; })
           .find("of a tensor group, layer 3 of stage 0 is replicated on member 0 and not on member "
                 "1; say the same of it on all members") != std::string::npos);
 }

@@ -110,7 +110,7 @@ class ranks_apart final : public ranks_here {
       options const& o,
       std::vector<setting> const& settings,
       zbpp::placement const& placement) override {
-    std::vector<zbpp::asio::agreement_item> items;
+    std::vector<zbpp::agreement_item> items;
     auto const add = [&](setting const& s) { items.push_back({s.name, {}, s.value}); };
     std::ranges::for_each(settings, add);
     std::ranges::for_each(split_of(o.how, o.policies.front(), placement), add);

@@ -123,7 +123,7 @@ class ranks_apart {
     return placement.rank_of(placement.stages() - 1);
   }
 
-  [[nodiscard]] std::vector<zbpp::asio::agreement_item> agreement(
+  [[nodiscard]] std::vector<zbpp::agreement_item> agreement(
       options const& o, text const& on) const {
     auto all = settings_of(o, on);
     auto const add = [&](char const* name, std::string value) {
@@ -142,8 +142,8 @@ class ranks_apart {
     add("--checkpoint", o.checkpoint.empty() ? "no" : "yes");
     add("--every", std::to_string(o.every));
     add("--resume", o.resume ? "yes" : "no");
-    std::vector<zbpp::asio::agreement_item> items;
-    for (auto const& [name, value] : all) items.push_back(zbpp::asio::make_item(name, value));
+    std::vector<zbpp::agreement_item> items;
+    for (auto const& [name, value] : all) items.push_back(zbpp::make_item(name, value));
     return items;
   }
 

@@ -222,6 +222,7 @@ set(ZBPP_CORE_HEADERS
   policy/stp.hpp
   policy/zb_v.hpp
   runtime/adaptive_pipeline.hpp
+  runtime/agreement.hpp
   runtime/arena.hpp
   runtime/array.hpp
   runtime/auto_pipeline.hpp
@@ -239,6 +240,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/frame_pool.hpp
   runtime/detail/gradient_reduction.hpp
   runtime/detail/member_agreement.hpp
+  runtime/detail/grid_agreement.hpp
   runtime/detail/number_bytes.hpp
   runtime/detail/object_type.hpp
   runtime/detail/pipeline_setup.hpp
@@ -262,6 +264,7 @@ set(ZBPP_CORE_HEADERS
   runtime/gradient_sums.hpp
   runtime/group.hpp
   runtime/group_link.hpp
+  runtime/impl/agreement.ipp
   runtime/impl/arena_core.ipp
   runtime/impl/array.ipp
   runtime/impl/backend.ipp
@@ -269,6 +272,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/early_w.ipp
   runtime/impl/gradient_reduction.ipp
   runtime/impl/gradient_state.ipp
+  runtime/impl/grid_agreement.ipp
   runtime/impl/group.ipp
   runtime/impl/in_process.ipp
   runtime/impl/in_process_grid.ipp
@@ -360,9 +364,9 @@ set(ZBPP_CHECKPOINT_HEADERS
   checkpoint/safetensors.hpp
 )
 set(ZBPP_ASIO_HEADERS
-  asio/agreement.hpp
   asio/async_step.hpp
   asio/control.hpp
+  asio/detail/agreement_wire.hpp
   asio/detail/channel_ends.hpp
   asio/detail/checked_settings.hpp
   asio/detail/client.hpp
@@ -378,7 +382,6 @@ set(ZBPP_ASIO_HEADERS
   asio/detail/stall.hpp
   asio/detail/tcp_transport.hpp
   asio/detail/text.hpp
-  asio/impl/agreement.ipp
   asio/impl/control.ipp
   asio/impl/io_loop.ipp
   asio/impl/launch.ipp

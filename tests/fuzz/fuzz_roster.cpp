@@ -2,7 +2,7 @@
 //
 // What a control connection may carry: the first byte chooses the reader, the rest is the payload.
 #include "round_trip.hpp"
-#include <zbpp/asio/agreement.hpp>
+#include <zbpp/asio/detail/agreement_wire.hpp>
 #include <zbpp/asio/detail/control_connection.hpp>
 #include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/roster.hpp>
@@ -65,12 +65,12 @@ int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
           bytes,
           [](auto b) {
             asio::wire_reader from(b);
-            return wire::get_list(from, [&] { return asio::agreement_item::get(from); });
+            return wire::get_list(from, [&] { return asio::detail::get_item(from); });
           },
-          [](std::vector<asio::agreement_item> const& items) {
+          [](std::vector<agreement_item> const& items) {
             asio::wire_writer to;
             to.put(static_cast<std::uint32_t>(items.size()));
-            for (auto const& item : items) item.put(to);
+            for (auto const& item : items) asio::detail::put(to, item);
             return to.take();
           });
   }

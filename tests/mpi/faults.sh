@@ -48,3 +48,7 @@ refused 'mpi_rank: rank 3, .*: the toy broke' 4 replicas=2 fault=throw rank=3 at
 refused 'rank 3 (pipeline 1, replica 1), which runs F 2 of stage 1' 3 replicas=2 fault=hang rank=3 at=1:2:F \
   stall_deadline=2000
 refused 'a rank that was killed has no words' 0 replicas=2 fault=kill rank=1 at=1:2:F
+refused 'weights of layer 1 of stage 1 (.* on rank 2 (pipeline 1, replica 0), .* on rank 3 (pipeline 1, replica 1))' 4 \
+  fault=weights
+refused 'rank [23] (pipeline 1, tensor [01]) makes all_reduce of 8 numbers in 1B2 .* rank [23] (pipeline 1, tensor [01]) ends its step\|rank [23] (pipeline 1, tensor [01]) ends its step .* makes all_reduce of 8 numbers in 1B2' 4 \
+  fault=left_out

@@ -186,9 +186,12 @@ void check_different_calls(RunMembers run_members) {
   auto const is_of = [](std::string const& text, std::string const& one, std::string const& other) {
     constexpr auto cure = "; all members have to make the same calls in the same order";
     auto const of = [&](int place, std::string const& own, std::string const& others) {
-      return "ranks disagree: member " + std::to_string(place) + " of a group makes " + own +
-             " as its call 2, and member " + std::to_string(1 - place) + " " + others +
-             " as its call 2" + cure;
+      auto const name = [](int rank) {
+        return "rank " + std::to_string(rank) + " (tensor " + std::to_string(rank) + ") makes ";
+      };
+      return "ranks disagree: in the tensor group " + name(place) + own +
+             " between steps as its call 2, and " + name(1 - place) + others +
+             " between steps as its call 2" + cure;
     };
     return text == of(0, one, other) || text == of(1, other, one);
   };

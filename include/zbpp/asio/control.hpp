@@ -4,7 +4,6 @@
 // progress of the ranks, beside their messages. Users make a `rendezvous`, which has one.
 #pragma once
 
-#include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/detail/socket_fwd.hpp>
 #include <zbpp/asio/io_loop.hpp>
 #include <zbpp/asio/launch.hpp>
@@ -16,6 +15,7 @@
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/grid.hpp>
+#include <zbpp/runtime/agreement.hpp>
 #include <zbpp/runtime/run_options.hpp>
 
 #include <cstddef>

@@ -5,7 +5,6 @@
 // agree, fail and end by a rendezvous, whatever carries their messages.
 #pragma once
 
-#include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/asio/progress.hpp>
@@ -14,6 +13,7 @@
 #include <zbpp/asio/step_supervisor.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
+#include <zbpp/runtime/agreement.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/run_options.hpp>

@@ -47,10 +47,6 @@ class pipeline_ranks {
   std::vector<int> places_;  // by rank of the pipeline; empty for all ranks of the run
 };
 
-/// Says where in a grid a rank is, in the axes that have more than one rank: `pipeline 1,
-/// replica 0, tensor 3`.
-[[nodiscard]] std::string coordinates_text(grid_layout const& layout, int rank);
-
 }  // namespace zbpp::asio
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)

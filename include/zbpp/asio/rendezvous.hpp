@@ -4,12 +4,12 @@
 // and can exchange what the run needs beside its messages.
 #pragma once
 
-#include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/launch.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/token.hpp>
 #include <zbpp/asio/wire.hpp>
+#include <zbpp/runtime/agreement.hpp>
 
 #include <cstddef>
 #include <memory>

@@ -4,12 +4,12 @@
 // and a step ends on all of them when it fails on one.
 #pragma once
 
-#include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/asio/rank_call.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/runtime/agreement.hpp>
 #include <zbpp/runtime/detail/run_terms.hpp>
 #include <zbpp/runtime/failure.hpp>
 

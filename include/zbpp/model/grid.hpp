@@ -105,6 +105,14 @@ class grid_layout {
 /// tensor + 2 data + 4 pipeline`. Layouts that differ are written differently.
 [[nodiscard]] std::string to_string(grid_layout const& layout);
 
+/// Says where in a grid a rank is, in the axes that have more than one rank: `pipeline 1,
+/// replica 0, tensor 3`.
+[[nodiscard]] std::string coordinates_text(grid_layout const& layout, int rank);
+
+/// @return what to call ranks in an error: `rank 5 (pipeline 1, replica 0, tensor 3)`
+[[nodiscard]] std::vector<std::string> names_in_grid(
+    grid_layout const& layout, std::span<int const> ranks);
+
 /// Says which tensor groups lie on several hosts, where each pass waits for the network.
 /// @param hosts  of each rank, by name
 /// @return a remark of one line; empty where none does

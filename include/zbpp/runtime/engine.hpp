@@ -76,7 +76,7 @@ class engine {
         flows_(rank, program, messages, problem, stages, ctx, transport, grid, outputs),
         memory_(&memory),
         transport_(&transport),
-        grid_(&grid),
+        grid_(grid.has_members() ? &grid : nullptr),
         status_(&status),
         agreement_(agreement, problem, rank),
         tied_(program, problem, rank, stages) {
@@ -89,7 +89,7 @@ class engine {
     if (auto* const replicas = grid.data().link();
         replicas != nullptr && outputs == nullptr && reduces_gradients(program))
       make_reduction(program, problem, stages, *replicas);
-    is_plain_ = early_w_ == nullptr && reduction_ == nullptr;
+    is_plain_ = early_w_ == nullptr && reduction_ == nullptr && !grid.has_members();
   }
 
   engine(engine&&) = default;
@@ -105,6 +105,7 @@ class engine {
     awaited_ = {};
     agreement_.begin(run);
     state_ = run_state::at_instruction;
+    is_ending_ = has_ended_ = false;
     start_step();
   }
 
@@ -119,8 +120,10 @@ class engine {
     frame_pool::scope const frames(memory_->frames);
     try {
       for (;;) {
-        if (state_ == run_state::between_steps && is_last_step()) return progress::done;
+        if (state_ == run_state::between_steps && is_last_step() && has_ended())
+          return progress::done;
         if (status_->has_failed()) return progress::failed;
+        if (is_ending_) return progress::blocked;
         if (state_ != run_state::at_instruction && !begin_step()) return progress::blocked;
         if (auto const outcome = advance_step(most); outcome != progress::done) return outcome;
       }
@@ -152,12 +155,14 @@ class engine {
   ///         verdict. Else it is between two steps, or at a send that waits for room.
   [[nodiscard]] bool waits_for_peer() const noexcept {
     return blocked_on() != channel_map::none || blocked_by() != state_map::none ||
-           waits_for_replicas();
+           waits_for_replicas() || is_ending_;
   }
   /// @return whether it is a sum over replicas that blocks the rank
   [[nodiscard]] bool waits_for_replicas() const noexcept {
     return reduction_ != nullptr && reduction_->is_awaited();
   }
+  /// @return whether the rank has run its steps, and members of its groups have not
+  [[nodiscard]] bool is_ending() const noexcept { return is_ending_; }
 
   /// @return whether the rank is at a send that waits for room, and there is some now
   [[nodiscard]] bool may_send() const noexcept {
@@ -196,26 +201,8 @@ class engine {
   [[nodiscard]] arena& memory() const noexcept { return memory_->buffers; }
   /// @return the number of the step
   [[nodiscard]] std::int64_t step() const noexcept { return step_; }
-  /// Says what it has begun to run, for other processes to compare; fails the step where the
-  /// learning rate of the user throws.
-  [[nodiscard]] detail::run_statement statement() noexcept {
-    detail::run_statement run{
-        .is_training = is_training(),
-        .first = run_.asked.first,
-        .count = run_.asked.count,
-        .step = step_,
-        .at_once = run_.count,
-        // Where ranks agree on steps, they do not wait for each other besides.
-        .step_decides = run_.asked.step_decides && run_.places[0].update == nullptr,
-        .pause_decides = run_.asked.pause_decides,
-        .pause_every = run_.asked.pause_every};
-    try {
-      if (is_training() && agreement_.part() != nullptr) run.terms = agreement_.part()->terms();
-    } catch (...) {
-      give_up({{.rank = rank_}, {}, std::current_exception()});
-    }
-    return run;
-  }
+  /// @return what it has begun to run, for other processes to compare
+  [[nodiscard]] detail::run_statement const& statement() const noexcept { return run_.stated; }
   /// @return how many passes have run in this step
   [[nodiscard]] std::size_t passes_run() const noexcept { return traced_; }
   /// @return start and end of each pass
@@ -254,7 +241,7 @@ class engine {
     failure_ = std::move(found);
     status_->fail(rank_);
     transport_->abort();
-    grid_->fail(failure_.exception);
+    if (grid_ != nullptr) grid_->fail(failure_.exception);
   }
 
   progress advance_step(std::size_t most) {
@@ -280,6 +267,7 @@ class engine {
 
   void start_step() {
     auto const& places = run_.places_of(step_);
+    leave_place();
     next_ = 0;
     traced_ = 0;
     trace_ = places.trace;
@@ -296,6 +284,22 @@ class engine {
   [[nodiscard]] bool is_last_step() const noexcept {
     return run_.is_last(step_) ||
            (agreement_.part() != nullptr && agreement_.part()->next() != after_step::go_on);
+  }
+
+  // Whether the ranks that share passes with this one have ended their steps, too. One that leaves
+  // out a collective call is found by that, since no other call takes its place.
+  bool has_ended() {
+    if (grid_ == nullptr || has_ended_) return true;
+    auto& tensor = grid_->tensor();
+    auto& expert = grid_->expert();
+    if (!std::exchange(is_ending_, true)) {
+      awaited_ = {};
+      tensor.end_step();
+      expert.end_step();
+    }
+    has_ended_ = tensor.has_ended_step() && expert.has_ended_step();
+    is_ending_ = !has_ended_;
+    return has_ended_;
   }
 
   void end_step() {
@@ -371,7 +375,8 @@ class engine {
     if constexpr (!sums_are_enqueued)
       if (i.kind == instruction_kind::gather_weights)
         return reduction_->finish_gather(i.chunk, observer_, ctx);
-    reduction_->start(i.chunk, agreement_.part()->request(), observer_, ctx);
+    auto& part = *agreement_.part();
+    reduction_->start(i.chunk, part.request(), part.terms().learning_rate, observer_, ctx);
     return true;
   }
 
@@ -408,6 +413,12 @@ class engine {
     }
   }
   [[gnu::noinline]] bool run_rare(ready_instruction const& i) {
+    set_place(i);
+    bool const has_run = run_beside_passes(i);
+    leave_place();
+    return has_run;
+  }
+  bool run_beside_passes(ready_instruction const& i) {
     switch (i.kind) {
       case instruction_kind::optimizer_step:
       case instruction_kind::immediate_step: step(i.chunk); return true;
@@ -433,7 +444,23 @@ class engine {
   // Runs a pass where W may move, or sums over replicas go on beside it.
   [[gnu::noinline]] bool run_pass_and_more(ready_instruction const& i) {
     if (reduction_ != nullptr && reduction_->is_open()) reduction_->progress();
-    return early_w_ == nullptr ? run_pass(i) : run_pass_or_w(i);
+    return early_w_ == nullptr ? run_placed(i) : run_pass_or_w(i);
+  }
+  // Runs a pass that may make collective calls.
+  bool run_placed(ready_instruction const& i) {
+    set_place(i);
+    bool const has_run = run_pass(i);
+    leave_place();
+    return has_run;
+  }
+  // Says where collective calls come from.
+  void set_place(ready_instruction const& i) noexcept {
+    if (grid_ == nullptr) return;
+    auto const [kind, stage, microbatch, is_paired] = flows_.named(i);
+    grid_->set_place({static_cast<std::int32_t>(kind), stage, microbatch});
+  }
+  void leave_place() noexcept {
+    if (grid_ != nullptr) grid_->set_place({});
   }
 
   // Runs a pass, unless it has run in front of its place. Until its message is there, runs W that
@@ -469,7 +496,7 @@ class engine {
     next_ = waiting;
   }
   bool run_noted(ready_instruction const& i) {
-    if (!run_pass(i)) return false;
+    if (!run_placed(i)) return false;
     auto const& timed = trace_[traced_ - 1];
     early_w_->note_pass(i, timed.end - timed.start);
     return true;
@@ -496,13 +523,15 @@ class engine {
   detail::flow_runner<Transport> flows_;
   rank_memory* memory_;
   Transport* transport_;
-  rank_grid* grid_;
+  rank_grid* grid_;         // null where the rank is in no group
+  bool is_ending_ = false;  // its run, and waits for members that are not
+  bool has_ended_ = false;  // as all of them
   step_status* status_;
   detail::agreement_runner agreement_;
   detail::tied_gradients tied_;
   std::unique_ptr<detail::early_w> early_w_;      // null where W keep their places
   std::unique_ptr<replica_reduction> reduction_;  // null where there is nothing to add up
-  bool is_plain_ = true;                          // neither of both
+  bool is_plain_ = true;                          // neither of both, nor a group
   PassObserver observer_{};
   engine_run run_;
   std::int64_t step_ = 0;

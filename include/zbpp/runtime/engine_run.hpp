@@ -8,6 +8,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/message_record.hpp>
 #include <zbpp/model/timeline.hpp>
+#include <zbpp/runtime/detail/run_terms.hpp>
 
 #include <array>
 #include <cstddef>
@@ -42,24 +43,15 @@ class step_listener {
   virtual void on_judged(std::int64_t step) = 0;
 };
 
-/// Says what the user has asked for, of which an engine runs one step or all.
-struct asked_steps {
-  std::int64_t first = 0;
-  std::int64_t count = 1;
-  bool step_decides = false;   ///< what `on_step` gives says what comes next
-  bool pause_decides = false;  ///< the same of `on_pause`
-  std::int64_t pause_every = 0;
-};
-
 /// Says what an engine is to run.
 struct engine_run {
-  std::int64_t first = 0;               ///< number of the first step
-  std::int64_t count = 1;               ///< of steps; more than one only where ranks agree
-  std::int64_t evaluation = 0;          ///< evaluations since the last step, before this one
-  std::array<step_places, 3> places{};  ///< of steps in turn, counted from `first`
-  std::size_t places_in_turn = 2;       ///< how many of these there are
-  step_listener* listener = nullptr;    ///< of one engine of a process; null for the others
-  asked_steps asked{};                  ///< for other processes to compare
+  std::int64_t first = 0;                ///< number of the first step
+  std::int64_t count = 1;                ///< of steps; more than one only where ranks agree
+  std::int64_t evaluation = 0;           ///< evaluations since the last step, before this one
+  std::array<step_places, 3> places{};   ///< of steps in turn, counted from `first`
+  std::size_t places_in_turn = 2;        ///< how many of these there are
+  step_listener* listener = nullptr;     ///< of one engine of a process; null for the others
+  zbpp::detail::run_statement stated{};  ///< for other processes to compare
 
   [[nodiscard]] bool is_last(std::int64_t step) const noexcept { return step + 1 == first + count; }
   /// @return where the results of a step go

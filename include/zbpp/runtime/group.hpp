@@ -60,28 +60,24 @@ class group {
   /// @param all  by member, what came from it
   void exchange(std::span<std::byte const> own, std::vector<std::vector<std::byte>>& all);
 
+  /// Does the same for what pipelines compare besides the calls of their stages.
+  void compare(std::span<std::byte const> own, std::vector<std::vector<std::byte>>& all);
+  /// Tells the other members that this one makes no more calls in its step; does not block.
+  void end_step();
+  /// @return whether all others have told so, once this one has
+  /// @throws error (no_agreement) when one of them makes another call
+  [[nodiscard]] bool has_ended_step();
+
+  /// @return what to call a member in an error: `rank 3 (pipeline 1, replica 1)`
+  [[nodiscard]] std::string name_of(int member) const {
+    return link_ == nullptr ? "this rank" : link_->name_of(member);
+  }
   /// @return what connects this member with the others; null in a group of one
   [[nodiscard]] group_link* link() const noexcept { return link_.get(); }
 
  private:
-  enum class call : std::uint8_t {
-    all_reduce,
-    reduce_scatter,
-    all_gather,
-    broadcast,
-    all_to_all,
-    barrier,
-    exchange,
-  };
-  // Stands in front of what a member sends, so that members that make different calls find out.
-  struct header {
-    call kind = call::barrier;
-    std::uint32_t number = 0;  // of the calls of this member, from 1
-    std::int64_t count = 0;    // of numbers that it is about; -1 where members may differ
-  };
-
-  [[nodiscard]] static std::string name_of(header const& made);
-  void begin(call kind, std::size_t count);
+  friend class rank_grid;
+  void begin(call_of_group kind, std::size_t count);
   void send(int to, std::span<std::byte const> body);
   void send_to_all(std::span<std::byte const> body);
   // Blocks for the part of another member in the call that was begun; it is there until the next.
@@ -92,10 +88,15 @@ class group {
   template <class Number>
   void add_up(std::span<Number const> own, std::span<Number> sums);
 
+  void exchange(
+      call_of_group kind, std::span<std::byte const> own, std::vector<std::vector<std::byte>>& all);
+
   std::unique_ptr<group_link> link_;
-  header call_;                   // that was begun last
-  std::vector<std::byte> own_;    // of this member, while its place is taken by the sums
-  std::vector<std::byte> bytes_;  // received last
+  call_place const* place_ = nullptr;  // of its rank now; null where nobody says
+  group_call call_;                    // that was begun last
+  std::vector<std::byte> own_;         // of this member, while its place is taken by the sums
+  std::vector<std::byte> bytes_;       // received last
+  int ended_ = 0;                      // the first member that has not told the end of its step
 };
 
 }  // namespace zbpp

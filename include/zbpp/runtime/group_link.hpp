@@ -4,20 +4,62 @@
 // `group`, which makes collective calls of them.
 #pragma once
 
+#include <zbpp/error.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace zbpp {
+
+/// Says where in its program a rank makes a collective call.
+struct call_place {
+  std::int32_t kind = -1;  ///< of the instruction; -1 between steps
+  std::int32_t stage = 0;
+  std::int32_t microbatch = 0;
+
+  friend bool operator==(call_place const&, call_place const&) = default;
+};
+
+/// Names what members of a group do together.
+enum class call_of_group : std::uint8_t {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  all_to_all,
+  barrier,
+  exchange,
+  comparison,
+  end_of_step,
+};
+
+/// Describes a collective call of a member. It stands in front of what the member sends, so that
+/// members that make different calls find out.
+struct group_call {
+  call_of_group kind = call_of_group::barrier;
+  std::uint32_t number = 0;  ///< of the calls of this member, from 1
+  std::int64_t count = 0;    ///< of numbers that it is about; -1 where members may differ
+  call_place place{};
+
+  friend bool operator==(group_call const&, group_call const&) = default;
+};
+
+/// @return what a member does, as in `makes all_reduce of 8 numbers in 1F2 as its call 3`
+[[nodiscard]] std::string to_string(group_call const& made);
 
 /// Connects one member of a group with the others. Between two members bytes arrive in the order in
 /// which they were sent. One thread at a time uses it, that of the rank; `fail` is for any thread.
 class group_link {
  public:
-  group_link(int place, int size) noexcept : place_(place), size_(size) {}
+  /// @param name     of the group, such as `tensor group`
+  /// @param members  by place, what to call each of them in an error
+  group_link(int place, std::string name, std::vector<std::string> members) noexcept
+      : place_(place), name_(std::move(name)), members_(std::move(members)) {}
   group_link(group_link const&) = delete;
   group_link& operator=(group_link const&) = delete;
   virtual ~group_link() = default;
@@ -25,7 +67,13 @@ class group_link {
   /// @return which member this is, from 0
   [[nodiscard]] int place() const noexcept { return place_; }
   /// @return how many members there are
-  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
+  /// @return what to call the group in an error
+  [[nodiscard]] std::string const& name() const noexcept { return name_; }
+  /// @return what to call a member in an error: `rank 3 (pipeline 1, replica 1)`
+  [[nodiscard]] std::string const& name_of(int member) const noexcept {
+    return members_[detail::index(member)];
+  }
 
   /// Sends a copy of some bytes, `head` in front of `body`, to another member. Never blocks.
   virtual void send(int to, std::span<std::byte const> head, std::span<std::byte const> body) = 0;
@@ -40,12 +88,14 @@ class group_link {
   /// @param most      bytes of each
   virtual void reserve(std::size_t /*messages*/, std::size_t /*most*/) {}
   /// Blocks until the next bytes of another member are here.
+  /// @param made  the call that needs them, to be named where they cannot come
   /// @throws the failure of the run
-  virtual void wait(int from) = 0;
+  virtual void wait(int from, group_call const& made) = 0;
 
  private:
   int place_;
-  int size_;
+  std::string name_;
+  std::vector<std::string> members_;
 };
 
 }  // namespace zbpp

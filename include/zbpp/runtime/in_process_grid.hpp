@@ -37,9 +37,10 @@ class grid_place {
   void bind(int rank, wakeup* wake) const;
   /// Checks whether a pipeline can be at this place; for backends.
   /// @param ranks  of the pipeline
-  /// @param waits_alone  whether a rank that waits in a pass holds up no other rank
+  /// @param waits_alone    whether all ranks that share stages can wait for each other in passes
+  /// @param shares_thread  whether one thread runs all ranks, in an order that all pipelines have
   /// @throws error (bad_argument) when it cannot
-  void check(int ranks, bool waits_alone) const;
+  void check(int ranks, bool waits_alone, bool shares_thread = false) const;
 
  private:
   in_process_grid* owner_ = nullptr;
@@ -74,6 +75,7 @@ class in_process_grid {
  private:
   struct shared;
 
+  friend class grid_place;
   // Ends the grid: every call that waits, or would, throws an error that says why.
   void fail(grid_coordinates const& at, std::string const& why);
   // Says whether the ranks of a pipeline send no more.

@@ -111,26 +111,32 @@ concept exposing_optimizer = optimizer<T> && requires(T const& fixed, int layer)
   { fixed.gradients(layer) } -> std::convertible_to<std::span<float>>;
 };
 
-/// Models an optimizer that can step some of its layers alone, so that replicas share its work and
-/// its state (ZeRO-1).
+/// Models an optimizer whose weights can be read, so that ranks that hold the same can compare
+/// them.
 ///
-/// `layer_size` is the number of weights of a layer; together they are as many as gradients.
-/// `share(first, last)` has it measure and step the layers from `first` to before `last` alone from
-/// now on, and keep state for no other; before the first step. `read_weights` and `write_weights`
-/// copy the weights of a layer. What they copy is host memory.
+/// `layer_size` is the number of weights of a layer, and `read_weights` copies them into memory of
+/// the host.
 template <class T>
-concept sharding_optimizer = reducing_optimizer<T> && requires(
-                                                          T& o,
-                                                          T const& fixed,
-                                                          int layer,
-                                                          std::span<float> copy,
-                                                          std::span<float const> values,
-                                                          pass_context ctx) {
-  { fixed.layer_size(layer) } -> std::convertible_to<std::int64_t>;
-  o.share(layer, layer);
-  o.read_weights(layer, copy, ctx);
-  o.write_weights(layer, values, ctx);
-};
+concept readable_optimizer =
+    optimizer<T> &&
+    requires(T& o, T const& fixed, int layer, std::span<float> copy, pass_context ctx) {
+      { fixed.layer_size(layer) } -> std::convertible_to<std::int64_t>;
+      o.read_weights(layer, copy, ctx);
+    };
+
+/// Models an optimizer that can step some of its layers alone, so that replicas share its work and
+/// its state (ZeRO-1). The sizes of its layers are together as many as gradients.
+///
+/// `share(first, last)` has it measure and step the layers from `first` to before `last` alone from
+/// now on, and keep state for no other; before the first step. `write_weights` replaces the weights
+/// of a layer, from memory of the host.
+template <class T>
+concept sharding_optimizer =
+    reducing_optimizer<T> && readable_optimizer<T> &&
+    requires(T& o, int layer, std::span<float const> values, pass_context ctx) {
+      o.share(layer, layer);
+      o.write_weights(layer, values, ctx);
+    };
 
 /// Models an optimizer that may have layers which each member of a tensor group has whole, such as
 /// norms, and biases behind a sum over the group. Their gradients are the same on all members, and
@@ -228,13 +234,17 @@ class optimizer_ref {
   [[nodiscard]] bool shards() const noexcept {
     return calls_ != nullptr && calls_->share != nullptr;
   }
-  /// @return how many weights a layer has, where it can step some alone
+  /// @return whether its weights can be read
+  [[nodiscard]] bool reads() const noexcept {
+    return calls_ != nullptr && calls_->layer_size != nullptr;
+  }
+  /// @return how many weights a layer has, where they can be read
   [[nodiscard]] std::int64_t layer_size(int layer) const {
     return calls_->layer_size(object_, layer);
   }
   /// Has it step the layers from `first` to before `last` alone.
   void share(int first, int last) const { calls_->share(object_, first, last); }
-  /// Copies the weights of a layer.
+  /// Copies the weights of a layer, where they can be read.
   void read_weights(int layer, std::span<float> copy, pass_context ctx) const {
     calls_->read_weights(object_, layer, copy, ctx);
   }
@@ -262,10 +272,11 @@ class optimizer_ref {
     void (*read_gradients)(void*, std::span<float>, pass_context) = nullptr;
     void (*write_gradients)(void*, std::span<float const>, pass_context) = nullptr;
     std::span<float> (*gradients)(void const*, int) = nullptr;  // null unless it exposes them
-    // Null unless it can step some of its layers alone.
+    // Null unless its weights can be read.
     std::int64_t (*layer_size)(void const*, int) = nullptr;
-    void (*share)(void*, int, int) = nullptr;
     void (*read_weights)(void*, int, std::span<float>, pass_context) = nullptr;
+    // Null unless it can step some of its layers alone.
+    void (*share)(void*, int, int) = nullptr;
     void (*write_weights)(void*, int, std::span<float const>, pass_context) = nullptr;
     bool (*is_replicated)(void const*, int) = nullptr;  // null where no layer is
   };
@@ -315,14 +326,16 @@ class optimizer_ref {
       result.gradients = [](void const* o, int layer) -> std::span<float> {
         return static_cast<T const*>(o)->gradients(layer);
       };
-    if constexpr (sharding_optimizer<T>) {
+    if constexpr (readable_optimizer<T>) {
       result.layer_size = [](void const* o, int layer) -> std::int64_t {
         return static_cast<T const*>(o)->layer_size(layer);
       };
-      result.share = [](void* o, int first, int last) { static_cast<T*>(o)->share(first, last); };
       result.read_weights = [](void* o, int layer, std::span<float> copy, pass_context ctx) {
         static_cast<T*>(o)->read_weights(layer, copy, ctx);
       };
+    }
+    if constexpr (sharding_optimizer<T>) {
+      result.share = [](void* o, int first, int last) { static_cast<T*>(o)->share(first, last); };
       result.write_weights =
           [](void* o, int layer, std::span<float const> values, pass_context ctx) {
             static_cast<T*>(o)->write_weights(layer, values, ctx);

@@ -11,6 +11,7 @@
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/detail/callback.hpp>
+#include <zbpp/runtime/detail/grid_agreement.hpp>
 #include <zbpp/runtime/detail/pipeline_setup.hpp>
 #include <zbpp/runtime/detail/program_run.hpp>
 #include <zbpp/runtime/detail/rethrow.hpp>
@@ -189,6 +190,8 @@ class pipeline {
   after_step pause(pause_call const& on_pause);
   step_result const& evaluate_for(output_callback on_output);
   void execute(program_run& of, std::int64_t count, step_callback on_step = {});
+  [[nodiscard]] detail::run_statement statement_of(program_run const& of, std::int64_t count);
+  void compare_with_grid(detail::run_statement const& stated);
   after_step call_back(step_callback on_step, step_result const& result);
   void note_failures(program_run const& of);
   [[noreturn]] void report(program_run const& of);
@@ -206,10 +209,14 @@ class pipeline {
   std::vector<stage_ref> stages_;  // rank after rank
   std::vector<rank_memory> memory_;
   stall_options on_stall_;
+  bool compares_weights_;
   training_state state_;
-  bool has_compared_plans_ = false;       // with those of the ranks that its ranks wait for
+  // With those of the ranks that its ranks wait for.
+  std::vector<std::vector<std::byte>> compared_calls_;
+  bool has_compared_plans_ = false;
+  bool has_compared_weights_ = false;     // since the weights were loaded
   std::int64_t evaluations_ = 0;          // since the last step
-  asked_steps asked_steps_;               // by the user, in the call that runs
+  detail::run_statement asked_steps_;     // by the user, in the call that runs
   after_step asked_ = after_step::go_on;  // of this process, and not told to others yet
   bool has_proposed_ = false;
   detail::step_agreements agreements_;
@@ -238,6 +245,7 @@ pipeline<Backend>::pipeline(
           [&] { return detail::by_rank(stages, plan_.problem().placement(), executor_.ranks()); })),
       memory_(executor_.ranks().size()),
       on_stall_(options.on_stall),
+      compares_weights_(options.compares_weights),
       agreements_(detail::make_or_refuse<Backend>(executor_, [&] {
         return detail::step_agreements(
             plan_.program(), plan_.problem(), executor_.ranks(), stages_, options);
@@ -341,9 +349,13 @@ std::unique_ptr<detail::program_run<Backend>> pipeline<Backend>::make_run(
 template <backend Backend>
 void pipeline<Backend>::execute(program_run& of, std::int64_t count, step_callback on_step) {
   failures_.clear();
-  if (!std::exchange(has_compared_plans_, true))
-    for (int const rank : executor_.ranks())
-      detail::compare_plans(plan_, rank, detail::grid_of<Backend>(executor_, rank));
+  auto const stated = statement_of(of, count);
+  try {
+    compare_with_grid(stated);
+  } catch (...) {
+    if constexpr (proposes<Backend>) report_callback();  // other processes are told
+    throw;
+  }
   executor_.start_run();
   of.begin(
       executor_,
@@ -351,7 +363,7 @@ void pipeline<Backend>::execute(program_run& of, std::int64_t count, step_callba
        .count = count,
        .evaluation = evaluations_,
        .on_step = on_step,
-       .asked = asked_steps_});
+       .stated = stated});
   executor_.run(of.engines, *of.transport, of.status);
   if (of.status.has_failed())
     for (auto& e : of.engines) e.abandon();
@@ -359,6 +371,55 @@ void pipeline<Backend>::execute(program_run& of, std::int64_t count, step_callba
   if (!of.status.has_failed()) return;
   note_failures(of);
   report(of);
+}
+
+// Says what ranks compare of the steps that come next.
+template <backend Backend>
+detail::run_statement pipeline<Backend>::statement_of(program_run const& of, std::int64_t count) {
+  bool const is_training = &of == training_.get();
+  auto stated = asked_steps_;
+  stated.is_training = is_training;
+  stated.step = state_.steps;
+  stated.at_once = count;
+  if (!is_training) return stated;
+  // Where ranks agree on steps, they do not wait for each other besides.
+  stated.step_decides = stated.step_decides && of.agreements == nullptr;
+  try {
+    for (std::size_t here = 0; here < memory_.size() && !stated.terms; ++here)
+      if (auto* const part = agreements_.of(here); part != nullptr) stated.terms = part->terms();
+  } catch (...) {  // a learning rate threw
+    report_callback();
+  }
+  return stated;
+}
+
+// Compares with the other pipelines of a grid what all of them need alike.
+template <backend Backend>
+void pipeline<Backend>::compare_with_grid(detail::run_statement const& stated) {
+  auto const for_each_rank = [&](auto const& work) {
+    auto left = std::span<stage_ref const>(stages_);
+    for (std::size_t here = 0; here < memory_.size(); ++here) {
+      auto const rank = executor_.ranks()[here];
+      auto const chunks = plan_.problem().placement().stages_of(rank).size();
+      work(here, rank, left.first(chunks), detail::grid_of<Backend>(executor_, rank));
+      left = left.subspan(chunks);
+    }
+  };
+  if (!std::exchange(has_compared_plans_, true))
+    for_each_rank(
+        [&](auto, int rank, auto, rank_grid& grid) { detail::compare_plans(plan_, rank, grid); });
+  if constexpr (!proposes<Backend>)
+    detail::compare_calls(
+        plan_,
+        stated,
+        detail::grid_of<Backend>(executor_, executor_.ranks().front()),
+        compared_calls_);
+  if (stated.is_training && compares_weights_ && !std::exchange(has_compared_weights_, true))
+    for_each_rank([&](std::size_t here, int rank, auto stages, rank_grid& grid) {
+      detail::run_at<Backend>(executor_, rank, memory_[here].buffers, [&](pass_context ctx) {
+        detail::compare_weights(plan_, rank, stages, grid, ctx);
+      });
+    });
 }
 
 // Notes what went wrong in this process, the first failure first.

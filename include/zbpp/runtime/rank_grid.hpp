@@ -7,6 +7,7 @@
 #include <zbpp/model/grid.hpp>
 #include <zbpp/runtime/group.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <exception>
@@ -44,8 +45,16 @@ class rank_grid {
   /// @return the group along an axis; along that of the pipeline a group of one, since its ranks
   ///         exchange messages
   [[nodiscard]] group& along(grid_axis axis) noexcept {
-    return groups_[static_cast<std::size_t>(axis)];
+    auto& found = groups_[static_cast<std::size_t>(axis)];
+    if (found.size() > 1) found.place_ = &place_;  // those of one are everybody's
+    return found;
   }
+  /// @return whether a group has another member
+  [[nodiscard]] bool has_members() const noexcept {
+    return std::ranges::any_of(groups_, [](group const& each) { return each.size() > 1; });
+  }
+  /// Says at which instruction the rank is, for the calls that it makes there; for engines.
+  void set_place(call_place const& at) noexcept { place_ = at; }
   /// Wakes the ranks that wait for this one, which has failed; for engines.
   void fail(std::exception_ptr const& why) const {
     if (fail_) fail_(why);
@@ -55,6 +64,7 @@ class rank_grid {
   grid_coordinates at_;
   std::function<void(std::exception_ptr)> fail_;
   std::array<group, 5> groups_;  // by axis
+  call_place place_;
 };
 
 }  // namespace zbpp

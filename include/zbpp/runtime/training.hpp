@@ -77,6 +77,10 @@ struct training_options {
   /// alone, so all ranks know.
   agreement_interval agreement{};
   stall_options on_stall{};  ///< needs ranks that wait on threads of their own, not on GPUs
+  /// Whether replicas, and the members of a tensor group with layers that all of them have whole,
+  /// compare weights before the first step and the first one after `resume`, so that none trains
+  /// apart from the others. Reads each weight of a `readable_optimizer` once.
+  bool compares_weights = true;
 };
 
 namespace detail {

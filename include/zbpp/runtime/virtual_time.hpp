@@ -94,7 +94,7 @@ struct virtual_time {
           noise_(std::move(backend.noise)),
           records_messages_(backend.records_messages),
           place_(backend.place) {
-      if (place_) place_.check(planned.problem().ranks(), true);
+      if (place_) place_.check(planned.problem().ranks(), true, true);
     }
 
     /// @return null: no thread sleeps
@@ -128,6 +128,7 @@ struct virtual_time {
             outcome = e.advance();
           }
           again |= outcome == progress::blocked;
+          if (e.is_ending()) std::this_thread::yield();
         }
       }
     }

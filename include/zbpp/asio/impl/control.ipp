@@ -4,6 +4,7 @@
 #pragma once
 
 #include <zbpp/asio/control.hpp>
+#include <zbpp/asio/detail/agreement_wire.hpp>
 #include <zbpp/asio/detail/checked_settings.hpp>
 #include <zbpp/asio/detail/client.hpp>
 #include <zbpp/asio/detail/control_connection.hpp>
@@ -215,13 +216,13 @@ struct agreement_part {
     to.put(first).put(static_cast<std::uint32_t>(items.size()));
     to.put(static_cast<std::uint32_t>(items.size() + of_some.size()));
     for (auto const* list : {&items, &of_some})
-      for (auto const& item : *list) item.put(to);
+      for (auto const& item : *list) detail::put(to, item);
   }
   [[nodiscard]] static agreement_part get(wire_reader& from) {
     agreement_part part;
     part.first = from.get<std::int32_t>();
     auto const count = from.get<std::uint32_t>();
-    part.items = get_list(from, [&] { return agreement_item::get(from); });
+    part.items = get_list(from, [&] { return get_item(from); });
     auto const end = part.items.begin() +
                      static_cast<std::ptrdiff_t>(std::min<std::size_t>(count, part.items.size()));
     part.of_some.assign(end, part.items.end());
@@ -263,8 +264,9 @@ ZBPP_INLINE void control::agree(
     if (compare(&detail::agreement_part::items, rank, 0) && other >= 0 && other < ranks())
       compare(&detail::agreement_part::of_some, rank, other);
   }
-  bool const is_grid = std::ranges::find(all.front().items, grid_item, &agreement_item::name) !=
-                       all.front().items.end();
+  bool const is_grid =
+      std::ranges::find(all.front().items, detail::grid_item, &agreement_item::name) !=
+      all.front().items.end();
   if (!text.empty())
     throw error(
         errc::no_agreement,

@@ -41,17 +41,4 @@ ZBPP_INLINE int pipeline_ranks::in_pipeline(int own) const {
   return layout_ == nullptr ? own : layout_->place_in_group(grid_axis::pipeline, own);
 }
 
-ZBPP_INLINE std::string coordinates_text(grid_layout const& layout, int rank) {
-  auto const at = layout.coordinates(rank);
-  std::string text;
-  auto const add = [&](grid_axis axis, char const* name, int coordinate) {
-    if (layout.size(axis) == 1) return;
-    text += (text.empty() ? "" : ", ") + (name + (" " + std::to_string(coordinate)));
-  };
-  add(grid_axis::pipeline, "pipeline", at.pipeline);
-  add(grid_axis::data, "replica", at.data);
-  add(grid_axis::tensor, "tensor", at.tensor);
-  return text;
-}
-
 }  // namespace zbpp::asio

@@ -34,21 +34,8 @@ ZBPP_INLINE std::string rank_call::name() const {
     case call_kind::make_pipeline: return "the constructor of a pipeline";
     case call_kind::run: break;
   }
-  auto const text = zbpp::detail::name_of(steps);
-  return steps.is_training ? text + " for step " + std::to_string(steps.step) : text;
+  return text_of(steps);
 }
-
-namespace detail {
-
-/// @return how a run goes on, for runs of the same name
-[[nodiscard]] ZBPP_INLINE std::string way_text(zbpp::detail::run_statement const& run) {
-  return " (from step " + std::to_string(run.first) + ", pause_every " +
-         std::to_string(run.pause_every) + ", on_step " +
-         (run.step_decides ? "says" : "does not say") + " what comes next, on_pause " +
-         (run.pause_decides ? "says so" : "does not") + ")";
-}
-
-}  // namespace detail
 
 ZBPP_INLINE std::string mismatch(
     rank_call const& other_call,
@@ -58,36 +45,26 @@ ZBPP_INLINE std::string mismatch(
     int rank) {
   using zbpp::detail::run_mismatch;
   bool const both_run = other_call.kind == call_kind::run && own_call.kind == call_kind::run;
-  auto const difference =
-      both_run ? zbpp::detail::compare(other_call.steps, own_call.steps) : run_mismatch::none;
-  if (difference == run_mismatch::terms)
-    return zbpp::detail::difference(
-               terms_beside(other_call.steps, own_call.steps),
-               one,
-               terms_beside(own_call.steps, other_call.steps),
-               rank) +
-           "; give all ranks the same";
-  bool const is_other_pipeline = other_call.pipeline != own_call.pipeline;
-  bool const is_same_call = other_call.kind == own_call.kind && other_call.root == own_call.root &&
-                            difference == run_mismatch::none;
-  if (is_same_call && !is_other_pipeline) return {};
+  bool const is_first = one < rank;
+  auto const own_name = "rank " + std::to_string(rank);
+  auto const difference = both_run ? compare(other_call.steps, own_call.steps) : run_mismatch::none;
+  if (difference != run_mismatch::none) {
+    auto const& name = difference == run_mismatch::terms ? "rank " + std::to_string(one) : others;
+    return is_first ? zbpp::detail::mismatch(other_call.steps, name, own_call.steps, own_name)
+                    : zbpp::detail::mismatch(own_call.steps, own_name, other_call.steps, name);
+  }
+  bool const is_same_call = other_call.kind == own_call.kind && other_call.root == own_call.root;
+  if (is_same_call && other_call.pipeline == own_call.pipeline) return {};
   // Numbers of pipelines are of use only where nothing else tells the calls apart.
-  auto const tell = [&](rank_call const& call) {
-    auto text = call.name();
+  auto const tell = [&](std::string const& name, rank_call const& call) {
+    auto text = name + " called " + call.name();
     if (is_same_call) text += " of pipeline " + std::to_string(call.pipeline);
-    if (difference == run_mismatch::calls && other_call.name() == own_call.name())
-      text += detail::way_text(call.steps);
-    if (difference == run_mismatch::steps && !call.steps.is_training)
-      text += " at step " + std::to_string(call.steps.step);
     return text;
   };
-  bool const is_first = one < rank;
-  auto const former = others + " called " + tell(other_call);
-  auto const latter = "rank " + std::to_string(rank) + " called " + tell(own_call);
-  auto const cure = difference == run_mismatch::steps
-                        ? "; give all ranks the same training_state to resume from"
-                        : "; all ranks have to make the same calls in the same order";
-  return (is_first ? former + ", " + latter : latter + ", " + former) + cure;
+  auto const former = tell(others, other_call);
+  auto const latter = tell(own_name, own_call);
+  return (is_first ? former + ", " + latter : latter + ", " + former) +
+         "; all ranks have to make the same calls in the same order";
 }
 
 namespace detail {

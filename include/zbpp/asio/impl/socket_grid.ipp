@@ -83,14 +83,17 @@ class wait_limit {
 /// Connects a rank with those of a group.
 class socket_link final : public group_link {
  public:
+  /// @param ranks    of the run, by place
   /// @param members  by place; null at the place of this one
   socket_link(
       control& run,
       wait_limit& limit,
+      grid_layout const& layout,
       std::string_view axis,
       int place,
+      std::vector<int> const& ranks,
       std::vector<member_connection*> members)
-      : group_link(place, static_cast<int>(members.size())),
+      : group_link(place, std::string(axis) + " group", names_in_grid(layout, ranks)),
         run_(&run),
         limit_(&limit),
         axis_(axis),
@@ -112,7 +115,7 @@ class socket_link final : public group_link {
     return is_here;
   }
   void take(int from, std::vector<std::byte>& bytes) override { at(from).stream.take(bytes); }
-  void wait(int from) override {
+  void wait(int from, group_call const&) override {
     auto& member = at(from);
     auto const has_ended = [&] { return member.stream.has_arrived() || report_lost(member); };
     // Within a step the watchdog sees this rank in its pass.
@@ -228,7 +231,13 @@ struct socket_grid::parts {
           "a connection of the " + std::string(axis) +
               " group cannot be used: " + detail::reason_of(failure));
     grid.along(of.axis) = group(std::make_unique<detail::socket_link>(
-        *run, limit, axis, layout.place_in_group(of.axis, run->rank()), of.members));
+        *run,
+        limit,
+        layout,
+        axis,
+        layout.place_in_group(of.axis, run->rank()),
+        layout.group(of.axis, run->rank()),
+        of.members));
   }
 
   void progress() {

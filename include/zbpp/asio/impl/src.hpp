@@ -3,7 +3,6 @@
 // All that the component asio compiles separately; one source file of the program includes it.
 #pragma once
 
-#include <zbpp/asio/impl/agreement.ipp>
 #include <zbpp/asio/impl/control.ipp>
 #include <zbpp/asio/impl/io_loop.ipp>
 #include <zbpp/asio/impl/launch.ipp>

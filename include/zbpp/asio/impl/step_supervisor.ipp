@@ -4,6 +4,7 @@
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
+#include <zbpp/asio/detail/agreement_wire.hpp>
 #include <zbpp/asio/detail/stall.hpp>
 #include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/step_supervisor.hpp>
@@ -112,7 +113,7 @@ ZBPP_INLINE step_supervisor::step_supervisor(
         items.begin(), items.end(), [](agreement_item const& item) { return !is_of_costs(item); });
     of_pipeline.assign(of_all, items.end());
     items.erase(of_all, items.end());
-    items.push_back(make_item(grid_item, to_string(*layout)));
+    items.push_back(make_item(detail::grid_item, to_string(*layout)));
   }
   run.lay_out(places_.layout());
   items.insert(items.end(), more.begin(), more.end());

@@ -238,6 +238,27 @@ ZBPP_INLINE std::string to_string(grid_layout const& layout) {
   return text + "; rank = " + (sum.empty() ? "0" : sum);
 }
 
+ZBPP_INLINE std::string coordinates_text(grid_layout const& layout, int rank) {
+  auto const at = layout.coordinates(rank);
+  std::string text;
+  auto const add = [&](grid_axis axis, char const* name, int coordinate) {
+    if (layout.size(axis) == 1) return;
+    text += (text.empty() ? "" : ", ") + (name + (" " + std::to_string(coordinate)));
+  };
+  add(grid_axis::pipeline, "pipeline", at.pipeline);
+  add(grid_axis::data, "replica", at.data);
+  add(grid_axis::tensor, "tensor", at.tensor);
+  return text;
+}
+
+ZBPP_INLINE std::vector<std::string> names_in_grid(
+    grid_layout const& layout, std::span<int const> ranks) {
+  std::vector<std::string> names;
+  for (int const rank : ranks)
+    names.push_back("rank " + std::to_string(rank) + " (" + coordinates_text(layout, rank) + ")");
+  return names;
+}
+
 ZBPP_INLINE std::string tensor_groups_across_hosts(
     grid_layout const& layout, std::span<std::string const> hosts) {
   if (hosts.size() != detail::index(layout.ranks()))

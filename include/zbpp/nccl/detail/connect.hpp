@@ -7,7 +7,6 @@
 #include <zbpp/analysis/deadlock.hpp>
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/traffic.hpp>
-#include <zbpp/asio/agreement.hpp>
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/asio/wire.hpp>
@@ -28,6 +27,7 @@
 #include <zbpp/nccl/device_needs.hpp>
 #include <zbpp/nccl/error.hpp>
 #include <zbpp/nccl/settings.hpp>
+#include <zbpp/runtime/agreement.hpp>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -106,8 +106,8 @@ class gathered_values {
          settings.replay != cuda::replay::step;
 }
 /// @return that as ranks agree on it
-[[nodiscard]] inline asio::agreement_item peer_copies_item(ranks_settings const& settings) {
-  return asio::make_item(
+[[nodiscard]] inline agreement_item peer_copies_item(ranks_settings const& settings) {
+  return make_item(
       "peer copies", uses_peer_copies(settings) ? "where GPUs reach each other" : "none");
 }
 
@@ -124,23 +124,22 @@ inline void check_numbers(ranks_settings const& settings) {
 }
 
 /// @return what ranks compare of their settings
-[[nodiscard]] inline std::vector<asio::agreement_item> agreement_of(
-    ranks_settings const& settings) {
+[[nodiscard]] inline std::vector<agreement_item> agreement_of(ranks_settings const& settings) {
   std::string shapes;
   for (auto const& edge : settings.edges) {
     shapes += shapes.empty() ? "" : ", ";
     for (auto const part : edge) shapes += std::to_string(part) + " ";
   }
   return {
-      asio::make_item(
+      make_item(
           "communicators",
           std::string(settings.adopted != nullptr ? "adopted, " : "") +
               std::string(to_string(layout_of(settings)))),
-      asio::make_item("edges", shapes.empty() ? "one buffer each" : shapes),
-      asio::make_item("most_ctas", std::to_string(settings.most_ctas)),
-      asio::make_item("sum_ctas", std::to_string(settings.sum_ctas)),
-      asio::make_item("replay", settings.replay == cuda::replay::step ? "step" : "none"),
-      asio::make_item("steps_at_once", std::to_string(settings.steps_at_once)),
+      make_item("edges", shapes.empty() ? "one buffer each" : shapes),
+      make_item("most_ctas", std::to_string(settings.most_ctas)),
+      make_item("sum_ctas", std::to_string(settings.sum_ctas)),
+      make_item("replay", settings.replay == cuda::replay::step ? "step" : "none"),
+      make_item("steps_at_once", std::to_string(settings.steps_at_once)),
       peer_copies_item(settings)};
 }
 

@@ -60,7 +60,7 @@ class enqueued_reduction {
   /// Begins the sum of a stage.
   /// @param asked  what this rank asks for behind the step
   template <class PassObserver>
-  void start(int chunk, after_step asked, PassObserver const&, pass_context) {
+  void start(int chunk, after_step asked, double /*rate*/, PassObserver const&, pass_context) {
     if (is_agreed_ && !has_told_) tell(asked);
     has_told_ = true;
     sums_->start(chunk);

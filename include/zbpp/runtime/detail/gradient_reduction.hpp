@@ -51,9 +51,12 @@ class gradient_reduction {
 
   /// Gives the gradients of a stage to the sum.
   /// @param asked  what this rank asks for behind the step; the first sum of a step takes it along
+  /// @param rate   the learning rate of the step, which all replicas need alike
   template <class PassObserver>
-  void start(int chunk, after_step asked, PassObserver const& observer, pass_context ctx) {
+  void start(
+      int chunk, after_step asked, double rate, PassObserver const& observer, pass_context ctx) {
     auto& own = chunks_[index(chunk)];
+    rate_ = rate;
     if (!has_asked_) asked_ = own_asked_ = std::max(asked_, asked);
     has_asked_ = true;
     begin_exchange(own, own.takes, observer);
@@ -138,7 +141,8 @@ class gradient_reduction {
     std::int32_t stage = 0;
     message_kind kind = message_kind::parts;
     after_step asked = after_step::go_on;  // behind the step
-    std::int64_t count = 0;                // gradients of the stage
+    double rate = 0;
+    std::int64_t count = 0;  // gradients of the stage
 
     static constexpr std::uint32_t expected_mark = 0x5244434aU;  // no collective call begins so
   };
@@ -185,6 +189,7 @@ class gradient_reduction {
   void send_gradients(chunk_sum& own, pass_context ctx);
   void send_weights(chunk_sum& own, pass_context ctx);
   void accept(int from);
+  void check_rates() const;
   void advance(chunk_sum& own);
   void add_up(chunk_sum& own);
   void write_sums(chunk_sum& own, pass_context ctx);
@@ -203,6 +208,8 @@ class gradient_reduction {
   after_step asked_ = after_step::go_on;
   after_step own_asked_ = after_step::go_on;
   bool has_asked_ = false;  // in this step
+  double rate_ = 0;
+  std::vector<double> rates_;  // of each replica, of the step whose gradients it sent last
   ticks busy_until_ = 0;
   int open_ = 0;
   int awaited_ = none;

@@ -64,12 +64,6 @@ void check_replicas(
 /// @return the most that a pipeline and its replicas ask for behind a step; a collective call
 [[nodiscard]] after_step most_asked(group& replicas, after_step asked);
 
-/// Compares the plan of a rank with those of the ranks that it waits for in passes or in sums: its
-/// tensor group, and its replicas where they add gradients up or share experts. Blocks until they
-/// are here; call it in front of the first step.
-/// @throws error (no_agreement) that names the first thing that differs, the same on all of them
-void compare_plans(plan const& planned, int rank, rank_grid& grid);
-
 /// @param devices  by rank: those on one hand messages over; none: no two ranks share one
 /// @return the plan
 /// @throws error (refused_program) with every fault that `verify` finds

@@ -13,6 +13,7 @@
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/detail/callback.hpp>
 #include <zbpp/runtime/detail/pipeline_setup.hpp>
+#include <zbpp/runtime/detail/run_terms.hpp>
 #include <zbpp/runtime/detail/step_agreements.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/engine_run.hpp>
@@ -65,8 +66,8 @@ struct program_run final : step_listener {
     std::int64_t count = 1;
     std::int64_t evaluation = 0;
     callback<step_result, after_step> on_step{};  ///< where ranks agree
-    std::size_t turn = 0;  ///< of a step among those at once; where ranks agree there are none
-    asked_steps asked{};
+    std::size_t turn = 0;    ///< of a step among those at once; where ranks agree there are none
+    run_statement stated{};  ///< what ranks compare of them
   };
 
   /// Gets places and engines ready for steps to come.
@@ -185,7 +186,7 @@ void program_run<Backend>::begin(executor_type& executor, steps_to_run const& ne
         .count = next.count,
         .evaluation = next.evaluation,
         .places_in_turn = places,
-        .asked = next.asked};
+        .stated = next.stated};
     for (std::size_t i = 0; i < places; ++i) {
       auto& result = results[next.turn + i];
       run.places[i] = {.losses = result.losses, .trace = result.measured[e.rank()]};

@@ -37,8 +37,9 @@ struct step_terms {
   std::int64_t accumulated = 0;
   std::uint64_t amended = 0;
   std::int64_t unagreed = 0;
+  std::int64_t compares_weights = 1;
 };
-static_assert(std::is_trivially_copyable_v<step_terms> && sizeof(step_terms) == 18 * 8);
+static_assert(std::is_trivially_copyable_v<step_terms> && sizeof(step_terms) == 19 * 8);
 
 /// @param learning_rate  of the step that comes next
 [[nodiscard]] step_terms terms_of(
@@ -86,6 +87,16 @@ enum class run_mismatch : std::uint8_t {
 
 /// @return the call as the user wrote it: "step()", "run(5)" or "evaluate()"
 [[nodiscard]] std::string name_of(run_statement const& run);
+/// @return the call, and in training the step that it is at
+[[nodiscard]] std::string text_of(run_statement const& run);
+/// Says what two ranks or pipelines do that is not the same, in the words of an error.
+/// @param place_of_one  such as "rank 0"
+/// @return empty where both run the same
+[[nodiscard]] std::string mismatch(
+    run_statement const& one,
+    std::string const& place_of_one,
+    run_statement const& other,
+    std::string const& place_of_other);
 
 }  // namespace detail
 }  // namespace zbpp

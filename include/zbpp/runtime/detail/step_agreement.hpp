@@ -103,7 +103,6 @@ class step_agreement {
   void begin_step(bool is_last) noexcept {
     is_last_step_ = is_last || coming_ != after_step::go_on;
     before_ = state_;
-    if (!is_pending_) has_rate_ = false;
   }
   /// Counts the step that was begun last as not run, whatever optimizers have done in it.
   void count_as_not_run() { resume(before_); }

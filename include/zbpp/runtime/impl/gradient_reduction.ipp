@@ -5,6 +5,7 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/io/text.hpp>
 #include <zbpp/runtime/detail/gradient_reduction.hpp>
 #include <zbpp/runtime/detail/number_bytes.hpp>
 
@@ -35,7 +36,8 @@ ZBPP_INLINE gradient_reduction::gradient_reduction(
     : replicas_(&replicas),
       is_sharded_(shards_optimizer(program)),
       shares_states_(is_sharded_ && agrees_on_steps(program)),
-      left_(index(replicas.size()), 0) {
+      left_(index(replicas.size()), 0),
+      rates_(index(replicas.size())) {
   for (int s : program.placement().stages_of(rank)) {
     auto& own = chunks_.emplace_back();
     own.stage = s;
@@ -110,6 +112,7 @@ ZBPP_INLINE void gradient_reduction::send(
       .stage = own.stage,
       .kind = kind,
       .asked = own_asked_,
+      .rate = rate_,
       .count = static_cast<std::int64_t>(own.gradients.size())};
   replicas_->send(to, std::as_bytes(std::span(&head, 1)), part);
 }
@@ -191,6 +194,7 @@ ZBPP_INLINE void gradient_reduction::accept(int from) {
         std::to_string(head.stage) + ", and this one " + std::to_string(found->gradients.size()) +
         "; give all replicas the same weights");
   asked_ = std::max(asked_, std::min(head.asked, after_step::stop));
+  rates_[index(from)] = head.rate;
   auto& slot = found->received[kind][index(from)];
   if (!slot.empty())
     refuse(
@@ -242,8 +246,19 @@ ZBPP_INLINE void gradient_reduction::advance(chunk_sum& own) {
   }
 }
 
+ZBPP_INLINE void gradient_reduction::check_rates() const {
+  for (int from = 0; from < size(); ++from)
+    if (from != place() && rates_[index(from)] != rate_)
+      throw error(
+          errc::no_agreement,
+          "training_options::learning_rate is " + number_text(rate_) + " on " +
+              replicas_->name_of(place()) + " and " + number_text(rates_[index(from)]) + " on " +
+              replicas_->name_of(from) + "; give all ranks the same");
+}
+
 // Adds up the share of this rank, and gives it to all that need it.
 ZBPP_INLINE void gradient_reduction::add_up(chunk_sum& own) {
+  check_rates();
   auto const share = exchanges_all() ? std::span<float>(own.gradients) : share_of(own, place());
   share_.resize(share.size());
   for (int from = 0; from < size(); ++from) {

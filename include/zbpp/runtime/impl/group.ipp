@@ -5,6 +5,7 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/runtime/detail/number_bytes.hpp>
 #include <zbpp/runtime/group.hpp>
 
@@ -18,25 +19,34 @@
 
 namespace zbpp {
 
-ZBPP_INLINE std::string group::name_of(header const& made) {
-  constexpr std::array<std::string_view, 7> names{
-      "all_reduce",
-      "reduce_scatter",
-      "all_gather",
-      "broadcast",
-      "all_to_all",
-      "barrier",
-      "exchange"};
+ZBPP_INLINE std::string to_string(group_call const& made) {
+  constexpr std::array<std::string_view, 9> texts{
+      "makes all_reduce",
+      "makes reduce_scatter",
+      "makes all_gather",
+      "makes broadcast",
+      "makes all_to_all",
+      "makes barrier",
+      "makes exchange",
+      "compares its step with theirs",
+      "ends its step"};
   auto const at = static_cast<std::size_t>(made.kind);
-  if (at >= names.size()) return "what is no collective call";
-  std::string name(names[at]);
-  if (made.count >= 0) name += " of " + std::to_string(made.count) + " numbers";
-  return name + " as its call " + std::to_string(made.number);
+  if (at >= texts.size()) return "makes what is no collective call";
+  std::string text(texts[at]);
+  if (made.count >= 0) text += " of " + std::to_string(made.count) + " numbers";
+  if (made.kind < call_of_group::comparison && made.place.kind < 0) text += " between steps";
+  if (made.place.kind >= 0)
+    text += " in " + to_string(instruction{
+                         static_cast<instruction_kind>(made.place.kind),
+                         made.place.stage,
+                         made.place.microbatch});
+  return text + " as its call " + std::to_string(made.number);
 }
 
-ZBPP_INLINE void group::begin(call kind, std::size_t count) {
+ZBPP_INLINE void group::begin(call_of_group kind, std::size_t count) {
   call_ = {kind, call_.number + 1, static_cast<std::int64_t>(count)};
-  if (kind == call::barrier || kind == call::all_to_all || kind == call::exchange) call_.count = -1;
+  if (kind >= call_of_group::all_to_all) call_.count = -1;
+  if (place_ != nullptr) call_.place = *place_;
 }
 
 ZBPP_INLINE void group::send(int to, std::span<std::byte const> body) {
@@ -49,18 +59,17 @@ ZBPP_INLINE void group::send_to_all(std::span<std::byte const> body) {
 }
 
 ZBPP_INLINE std::span<std::byte const> group::receive(int from) {
-  if (!link_->has_arrived(from)) link_->wait(from);
+  if (!link_->has_arrived(from)) link_->wait(from, call_);
   link_->take(from, bytes_);
-  header made;
+  group_call made;
   bool const is_whole = bytes_.size() >= sizeof made;
   if (is_whole) std::memcpy(&made, bytes_.data(), sizeof made);
-  if (!is_whole || made.kind != call_.kind || made.number != call_.number ||
-      made.count != call_.count)
+  if (!is_whole || made != call_)
     throw error(
         errc::no_agreement,
-        "member " + std::to_string(place()) + " of a group makes " + name_of(call_) +
-            ", and member " + std::to_string(from) + " " +
-            (is_whole ? name_of(made) : "something else") +
+        "in the " + link_->name() + " " + name_of(place()) + " " + to_string(call_) + ", and " +
+            name_of(from) + " " +
+            (is_whole ? to_string(made) : "makes what is no collective call") +
             "; all members have to make the same calls in the same order");
   return std::span<std::byte const>(bytes_).subspan(sizeof made);
 }
@@ -89,7 +98,7 @@ void group::add_up(std::span<Number const> own, std::span<Number> sums) {
 template <class Number>
 void group::reduce(std::span<Number> values) {
   if (size() == 1) return;
-  begin(call::all_reduce, values.size());
+  begin(call_of_group::all_reduce, values.size());
   auto const keep = [&](std::span<Number> part) {
     own_.assign(std::as_bytes(part).begin(), std::as_bytes(part).end());
     return std::span(reinterpret_cast<Number const*>(own_.data()), part.size());
@@ -122,7 +131,7 @@ ZBPP_INLINE void group::reduce_scatter(std::span<float const> values, std::span<
       "reduce_scatter takes as many values as the shares of all members have");
   auto const own = detail::part_of(values, place(), size());
   if (size() == 1) return detail::copy_bytes(std::as_writable_bytes(share), std::as_bytes(own));
-  begin(call::reduce_scatter, share.size());
+  begin(call_of_group::reduce_scatter, share.size());
   for (int to = 0; to < size(); ++to)
     if (to != place()) send(to, std::as_bytes(detail::part_of(values, to, size())));
   own_.assign(std::as_bytes(own).begin(), std::as_bytes(own).end());
@@ -136,7 +145,7 @@ ZBPP_INLINE void group::all_gather(std::span<float const> share, std::span<float
   detail::copy_bytes(
       std::as_writable_bytes(detail::part_of(all, place(), size())), std::as_bytes(share));
   if (size() == 1) return;
-  begin(call::all_gather, share.size());
+  begin(call_of_group::all_gather, share.size());
   send_to_all(std::as_bytes(detail::part_of(all, place(), size())));
   for (int from = 0; from < size(); ++from)
     if (from != place()) receive(from, std::as_writable_bytes(detail::part_of(all, from, size())));
@@ -145,7 +154,7 @@ ZBPP_INLINE void group::all_gather(std::span<float const> share, std::span<float
 ZBPP_INLINE void group::broadcast(std::span<float> values, int root) {
   detail::require(root >= 0 && root < size(), "the root of a broadcast is a member of the group");
   if (size() == 1) return;
-  begin(call::broadcast, values.size());
+  begin(call_of_group::broadcast, values.size());
   if (root == place())
     send_to_all(std::as_bytes(values));
   else
@@ -160,7 +169,7 @@ ZBPP_INLINE void group::all_to_all(
   auto const& own = sent[detail::index(place())];
   received[detail::index(place())].assign(own.begin(), own.end());
   if (size() == 1) return;
-  begin(call::all_to_all, 0);
+  begin(call_of_group::all_to_all, 0);
   for (int to = 0; to < size(); ++to)
     if (to != place()) send(to, std::as_bytes(sent[detail::index(to)]));
   for (int from = 0; from < size(); ++from) {
@@ -174,24 +183,50 @@ ZBPP_INLINE void group::all_to_all(
 
 ZBPP_INLINE void group::barrier() {
   if (size() == 1) return;
-  begin(call::barrier, 0);
+  begin(call_of_group::barrier, 0);
   send_to_all({});
   for (int from = 0; from < size(); ++from)
     if (from != place()) receive(from, {});
 }
 
 ZBPP_INLINE void group::exchange(
-    std::span<std::byte const> own, std::vector<std::vector<std::byte>>& all) {
+    call_of_group kind, std::span<std::byte const> own, std::vector<std::vector<std::byte>>& all) {
   all.resize(detail::index(size()));
   all[detail::index(place())].assign(own.begin(), own.end());
   if (size() == 1) return;
-  begin(call::exchange, 0);
+  begin(kind, 0);
   send_to_all(own);
   for (int from = 0; from < size(); ++from) {
     if (from == place()) continue;
     auto const part = receive(from);
     all[detail::index(from)].assign(part.begin(), part.end());
   }
+}
+
+ZBPP_INLINE void group::exchange(
+    std::span<std::byte const> own, std::vector<std::vector<std::byte>>& all) {
+  exchange(call_of_group::exchange, own, all);
+}
+
+ZBPP_INLINE void group::compare(
+    std::span<std::byte const> own, std::vector<std::vector<std::byte>>& all) {
+  exchange(call_of_group::comparison, own, all);
+}
+
+ZBPP_INLINE void group::end_step() {
+  ended_ = 0;
+  if (size() == 1) return;
+  begin(call_of_group::end_of_step, 0);
+  send_to_all({});
+}
+
+ZBPP_INLINE bool group::has_ended_step() {
+  for (; ended_ < size(); ++ended_) {
+    if (ended_ == place()) continue;
+    if (!link_->has_arrived(ended_)) return false;
+    receive(ended_, {});
+  }
+  return true;
 }
 
 }  // namespace zbpp

@@ -51,6 +51,7 @@ class grid_failure {
 
 /// Is what a rank of the process has to wait for what others send it.
 struct rank_inbox {
+  std::size_t thread = 0;  // that runs the rank; those of one pipeline may share one
   std::mutex guard;
   std::condition_variable arrived;
   wakeup* wake = nullptr;
@@ -62,6 +63,30 @@ struct rank_inbox {
     }
     arrived.notify_all();
   }
+};
+
+/// Connects a rank with those of a group.
+class in_process_link;
+
+/// Knows in which links threads wait, so that those that wait for each other find out: where one
+/// thread runs all ranks of a pipeline, none of them comes to a call while another waits.
+class waiting_links {
+ public:
+  explicit waiting_links(int ranks) : waits_(index(ranks)) {}
+
+  /// Notes that a thread waits in a link, for a rank of a thread.
+  /// @throws error (no_agreement) when that one waits, over others perhaps, for this one
+  void begin(in_process_link const& link, std::size_t thread, std::size_t other);
+  void end(std::size_t thread);
+
+ private:
+  struct wait {
+    in_process_link const* link = nullptr;
+    std::size_t other = 0;
+  };
+
+  std::mutex guard_;
+  std::vector<wait> waits_;  // by thread
 };
 
 /// Holds threads, and waits for their ends.
@@ -82,12 +107,19 @@ class joined_threads {
 /// Connects a rank with those of a group.
 class in_process_link final : public group_link {
  public:
-  in_process_link(int place, int size, rank_inbox& own, grid_failure const& failure)
-      : group_link(place, size),
+  in_process_link(
+      int place,
+      std::string name,
+      std::vector<std::string> members,
+      rank_inbox& own,
+      grid_failure const& failure,
+      waiting_links& waiting)
+      : group_link(place, std::move(name), std::move(members)),
         own_(own),
         failure_(failure),
-        queues_(index(size)),
-        has_left_(index(size)) {}
+        waiting_(waiting),
+        queues_(index(size())),
+        has_left_(index(size())) {}
 
   /// Sets the links of all members, by place.
   void connect(std::vector<in_process_link*> members) { members_ = std::move(members); }
@@ -124,13 +156,33 @@ class in_process_link final : public group_link {
     std::scoped_lock const lock(own_.guard);
     for (auto& queue : queues_) queue.reserve(messages, most);
   }
-  void wait(int from) override {
-    std::unique_lock lock(own_.guard);
-    while (queues_[index(from)].empty()) {
-      failure_.check();
-      check_left(from);
-      own_.arrived.wait(lock);
+  void wait(int from, group_call const& made) override {
+    if (has_arrived(from)) return;
+    made_ = made;
+    from_ = from;
+    waiting_.begin(*this, own_.thread, members_[index(from)]->own_.thread);
+    try {
+      std::unique_lock lock(own_.guard);
+      while (queues_[index(from)].empty()) {
+        failure_.check();
+        check_left(from);
+        own_.arrived.wait(lock);
+      }
+    } catch (...) {
+      waiting_.end(own_.thread);
+      throw;
     }
+    waiting_.end(own_.thread);
+  }
+  /// @return whether what the rank waits for is not here
+  [[nodiscard]] bool is_waiting() const {
+    std::scoped_lock const lock(own_.guard);
+    return queues_[index(from_)].empty();
+  }
+  /// @return what it waits for
+  [[nodiscard]] std::string text() const {
+    return "in the " + name() + " " + name_of(place()) + " " + to_string(made_) +
+           " and waits for " + name_of(from_);
   }
 
  private:
@@ -138,8 +190,7 @@ class in_process_link final : public group_link {
     if (has_left_[index(from)] != 0)
       throw error(
           errc::no_agreement,
-          "member " + std::to_string(place()) + " of a group waits for member " +
-              std::to_string(from) +
+          "in the " + name() + " " + name_of(place()) + " waits for " + name_of(from) +
               ", whose pipeline has ended; run as many steps on all pipelines of a grid");
   }
   void accept(int from, std::span<std::byte const> head, std::span<std::byte const> body) {
@@ -153,10 +204,37 @@ class in_process_link final : public group_link {
 
   rank_inbox& own_;
   grid_failure const& failure_;
+  waiting_links& waiting_;
+  group_call made_;  // while the rank waits
+  int from_ = 0;
   std::vector<byte_queue> queues_;  // by sender
   std::vector<char> has_left_;      // by sender: it sends no more
   std::vector<in_process_link*> members_;
 };
+
+ZBPP_INLINE void waiting_links::begin(
+    in_process_link const& link, std::size_t thread, std::size_t other) {
+  std::scoped_lock const lock(guard_);
+  waits_[thread] = {&link, other};
+  // A thread that is noted, and whose bytes are not here, sends nothing before others send.
+  auto at = other;
+  while (at != thread && waits_[at].link != nullptr && waits_[at].link->is_waiting())
+    at = waits_[at].other;
+  if (at != thread || !link.is_waiting()) return;
+  std::string text;
+  do {
+    text += waits_[at].link->text() + "; ";
+    at = waits_[at].other;
+  } while (at != thread);
+  waits_[thread] = {};
+  throw error(
+      errc::no_agreement, text + "all members have to make the same calls in the same order");
+}
+
+ZBPP_INLINE void waiting_links::end(std::size_t thread) {
+  std::scoped_lock const lock(guard_);
+  waits_[thread] = {};
+}
 
 /// @return what an exception tells
 [[nodiscard]] ZBPP_INLINE std::string text_of(std::exception_ptr const& thrown) {
@@ -183,7 +261,10 @@ class in_process_link final : public group_link {
 }  // namespace detail
 
 struct in_process_grid::shared {
+  explicit shared(int ranks) : waiting(ranks) {}
+
   detail::grid_failure failure;
+  detail::waiting_links waiting;
   std::list<detail::rank_inbox> inboxes;  // by rank, as the vectors below
   std::vector<detail::rank_inbox*> inbox_of;
   std::vector<rank_grid> grids;
@@ -199,7 +280,7 @@ ZBPP_INLINE void grid_place::bind(int rank, wakeup* wake) const {
   if (owner_ != nullptr) owner_->bind({rank, at_.data, at_.tensor}, wake);
 }
 
-ZBPP_INLINE void grid_place::check(int ranks, bool waits_alone) const {
+ZBPP_INLINE void grid_place::check(int ranks, bool waits_alone, bool shares_thread) const {
   auto const& layout = owner_->layout();
   if (ranks != layout.size(grid_axis::pipeline))
     throw error(
@@ -210,6 +291,11 @@ ZBPP_INLINE void grid_place::check(int ranks, bool waits_alone) const {
       waits_alone || layout.size(grid_axis::tensor) * layout.size(grid_axis::expert) == 1,
       "ranks that share stages or experts wait for each other in passes; leave threads.count at 0, "
       "for a thread of each rank");
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto const first = layout.rank_of({shares_thread ? 0 : rank, at_.data, at_.tensor});
+    auto const own = layout.rank_of({rank, at_.data, at_.tensor});
+    owner_->shared_->inbox_of[detail::index(own)]->thread = detail::index(first);
+  }
 }
 
 namespace detail {
@@ -229,10 +315,11 @@ namespace detail {
 }  // namespace detail
 
 ZBPP_INLINE in_process_grid::in_process_grid(grid const& stated)
-    : layout_(detail::whole_layout(stated)), shared_(std::make_unique<shared>()) {
+    : layout_(detail::whole_layout(stated)), shared_(std::make_unique<shared>(layout_.ranks())) {
   shared_->links_of.resize(detail::index(layout_.ranks()));
   for (int rank = 0; rank < layout_.ranks(); ++rank) {
     shared_->inbox_of.push_back(&shared_->inboxes.emplace_back());
+    shared_->inboxes.back().thread = detail::index(rank);
     auto const at = layout_.coordinates(rank);
     shared_->grids.emplace_back(
         at, [this, at](std::exception_ptr const& why) { fail(at, detail::text_of(why)); });
@@ -245,9 +332,11 @@ ZBPP_INLINE in_process_grid::in_process_grid(grid const& stated)
       for (int const rank : ranks) {
         auto link = std::make_unique<detail::in_process_link>(
             static_cast<int>(members.size()),
-            static_cast<int>(ranks.size()),
+            std::string(to_string(axis)) + " group",
+            names_in_grid(layout_, ranks),
             *shared_->inbox_of[detail::index(rank)],
-            shared_->failure);
+            shared_->failure,
+            shared_->waiting);
         members.push_back(link.get());
         shared_->links_of[detail::index(rank)].push_back(link.get());
         shared_->grids[detail::index(rank)].along(axis) = group(std::move(link));

@@ -38,17 +38,16 @@ ZBPP_INLINE after_step member_agreement::agree(step_terms const& own, after_step
     most = std::max(most, other.request);
     if (has_same_bits(own, other.terms)) continue;
     auto const place = static_cast<std::size_t>(members_->place());
-    auto const name_of = [](std::size_t of) { return "member " + std::to_string(of); };
+    auto const name_of = [&](std::size_t of) { return members_->name_of(static_cast<int>(of)); };
     bool const is_first = place < member;
     throw error(
         errc::no_agreement,
-        "of a tensor group, " +
-            difference(
-                is_first ? own : other.terms,
-                name_of(std::min(place, member)),
-                is_first ? other.terms : own,
-                name_of(std::max(place, member))) +
-            "; give all members the same");
+        difference(
+            is_first ? own : other.terms,
+            name_of(std::min(place, member)),
+            is_first ? other.terms : own,
+            name_of(std::max(place, member))) +
+            "; give all ranks the same");
   }
   return static_cast<after_step>(most);
 }

@@ -38,7 +38,10 @@ started_step<pipeline<Backend>> pipeline<Backend>::step_async()
   evaluations_ = 0;
   started_.take_place(training_->results.size());
   training_->begin(
-      executor_, {.first = number, .turn = turn, .asked = {.first = number, .count = 1}});
+      executor_,
+      {.first = number,
+       .turn = turn,
+       .stated = {.first = number, .count = 1, .step = number, .at_once = 1}});
   executor_.start(training_->engines, *training_->transport, training_->status, turn);
   if (training_->status.has_failed())
     for (auto& e : training_->engines) e.abandon();

@@ -199,6 +199,7 @@ void pipeline<Backend>::resume(training_state const& state) {
   detail::check(state);
   finish_all();
   evaluations_ = 0;
+  has_compared_weights_ = false;
   state_ = state;
   agreements_.resume(state);
 }

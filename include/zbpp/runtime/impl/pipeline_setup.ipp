@@ -7,7 +7,6 @@
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/io/checksum.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/detail/pipeline_setup.hpp>
@@ -16,11 +15,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <iterator>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -112,81 +109,6 @@ ZBPP_INLINE after_step most_asked(group& replicas, after_step asked) {
   replicas.all_reduce(counts);
   if (counts[1] > 0) return after_step::stop;
   return counts[0] > 0 ? after_step::pause : after_step::go_on;
-}
-
-/// @return what ranks that run one plan have alike, a line each: "what: how"
-[[nodiscard]] ZBPP_INLINE std::string description_of(plan const& planned, int rank) {
-  auto const& problem = planned.problem();
-  auto text = "the policy: " + std::string(planned.policy()) +
-              "\nthe placement: " + problem.placement().name() +
-              "\nthe number of stages: " + std::to_string(problem.stages()) +
-              "\nthe number of microbatches: " + std::to_string(problem.microbatches()) + "\n";
-  int position = 0;
-  for (auto const& i : planned.program().instructions(rank)) {
-    text += "instruction " + std::to_string(position++) + " of rank " + std::to_string(rank) + ": ";
-    text += to_string(i) + "\n";
-  }
-  return text;
-}
-
-/// Takes the next line off a text.
-[[nodiscard]] ZBPP_INLINE std::string_view take_line(std::string_view& text) {
-  auto const line = text.substr(0, text.find('\n'));
-  text.remove_prefix(std::min(text.size(), line.size() + 1));
-  return line;
-}
-
-/// @return where two descriptions of plans differ first
-[[nodiscard]] ZBPP_INLINE std::string difference(
-    std::string_view first, std::string_view other, std::string const& group_name, int member) {
-  auto const value_of = [](std::string_view line) {
-    return line.empty() ? std::string("nothing") : std::string(line.substr(line.find(": ") + 2));
-  };
-  for (;;) {
-    auto const a = take_line(first);
-    auto const b = take_line(other);
-    if (a == b) continue;
-    auto const& named = a.empty() ? b : a;
-    return std::string(named.substr(0, named.find(": "))) + " is " + value_of(a) +
-           " on member 0 of the " + group_name + " and " + value_of(b) + " on member " +
-           std::to_string(member);
-  }
-}
-
-ZBPP_INLINE void compare_plans(plan const& planned, int rank, rank_grid& grid) {
-  auto const compare = [&](group& members, std::string const& name) {
-    if (members.size() == 1) return;
-    auto const own = description_of(planned, rank);
-    auto const sum = checksum_of(own);
-    std::vector<std::vector<std::byte>> all;
-    members.exchange(std::as_bytes(std::span(&sum, 1)), all);
-    bool const is_same =
-        std::ranges::all_of(all, [&](auto const& other) { return other == all.front(); });
-    if (is_same) return;
-    members.exchange(std::as_bytes(std::span(own)), all);  // to say what differs
-    for (std::size_t other = 1; other < all.size(); ++other) {
-      if (all[other] == all.front()) continue;
-      auto const text_of = [&](std::size_t member) {
-        return std::string_view(
-            reinterpret_cast<char const*>(all[member].data()), all[member].size());
-      };
-      throw error(
-          errc::no_agreement,
-          difference(text_of(0), text_of(other), name, static_cast<int>(other)) +
-              "; give pipelines that wait for each other the same plan",
-          {.rank = rank});
-    }
-  };
-  try {
-    compare(grid.tensor(), "tensor group");
-    if (reduces_gradients(planned.program()))
-      compare(grid.data(), "replicas");
-    else
-      compare(grid.expert(), "expert group");
-  } catch (...) {
-    grid.fail(std::current_exception());
-    throw;
-  }
 }
 
 ZBPP_INLINE plan const& verified(plan const& planned, std::span<int const> devices) {

@@ -21,7 +21,8 @@ ZBPP_INLINE step_terms terms_of(
     training_options const& options, training_state const& state, double learning_rate) noexcept {
   // Name all members, so that a new one does not compile until it is compared here. The two
   // functions are those of each rank.
-  auto const& [clip, rate, on_ready, scaling, accumulate, window, agreement, on_stall] = options;
+  auto const& [clip, rate, on_ready, scaling, accumulate, window, agreement, on_stall, compares_weights] =
+      options;
   auto const& [initial, interval, largest, smallest] = scaling;
   auto const& [window_steps, most_amended] = window;
   auto const& [every, share] = agreement;
@@ -46,7 +47,8 @@ ZBPP_INLINE step_terms terms_of(
       .finite_steps = finite_steps,
       .accumulated = accumulated,
       .amended = amended,
-      .unagreed = unagreed};
+      .unagreed = unagreed,
+      .compares_weights = compares_weights ? 1 : 0};
 }
 
 /// Calls `see(name, value of one, value of the other)` for each value, until one gives true.
@@ -72,6 +74,7 @@ bool any_pair_of(step_terms const& one, step_terms const& other, See see) {
          see("training_state::accumulated", one.accumulated, other.accumulated) ||
          see("training_state::amended", one.amended, other.amended) ||
          see("training_state::unagreed", one.unagreed, other.unagreed) ||
+         see("training_options::compares_weights", one.compares_weights, other.compares_weights) ||
          see("training_options::learning_rate", one.learning_rate, other.learning_rate);
 }
 
@@ -149,6 +152,43 @@ ZBPP_INLINE run_mismatch compare(run_statement const& one, run_statement const& 
 ZBPP_INLINE std::string name_of(run_statement const& run) {
   if (!run.is_training) return "evaluate()";
   return run.count == 1 ? "step()" : "run(" + std::to_string(run.count) + ")";
+}
+
+ZBPP_INLINE std::string text_of(run_statement const& run) {
+  auto const name = name_of(run);
+  return run.is_training ? name + " for step " + std::to_string(run.step) : name;
+}
+
+/// @return how a run goes on, for runs of the same name
+[[nodiscard]] ZBPP_INLINE std::string way_text(run_statement const& run) {
+  return " (from step " + std::to_string(run.first) + ", pause_every " +
+         std::to_string(run.pause_every) + ", on_step " +
+         (run.step_decides ? "says" : "does not say") + " what comes next, on_pause " +
+         (run.pause_decides ? "says so" : "does not") + ")";
+}
+
+ZBPP_INLINE std::string mismatch(
+    run_statement const& one,
+    std::string const& place_of_one,
+    run_statement const& other,
+    std::string const& place_of_other) {
+  auto const found = compare(one, other);
+  if (found == run_mismatch::none) return {};
+  if (found == run_mismatch::terms)
+    return difference(
+               terms_beside(one, other), place_of_one, terms_beside(other, one), place_of_other) +
+           "; give all ranks the same";
+  auto const tell = [&](std::string const& place, run_statement const& run) {
+    auto text = place + " called " + text_of(run);
+    if (found == run_mismatch::calls && text_of(one) == text_of(other)) text += way_text(run);
+    if (found == run_mismatch::steps && !run.is_training)
+      text += " at step " + std::to_string(run.step);
+    return text;
+  };
+  return tell(place_of_one, one) + ", " + tell(place_of_other, other) +
+         (found == run_mismatch::steps
+              ? "; give all ranks the same training_state to resume from"
+              : "; all ranks have to make the same calls in the same order");
 }
 
 }  // namespace zbpp::detail

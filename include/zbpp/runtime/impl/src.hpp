@@ -4,6 +4,7 @@
 // that it instantiates for everybody.
 #pragma once
 
+#include <zbpp/runtime/impl/agreement.ipp>
 #include <zbpp/runtime/impl/arena_core.ipp>
 #include <zbpp/runtime/impl/array.ipp>
 #include <zbpp/runtime/impl/backend.ipp>
@@ -11,6 +12,7 @@
 #include <zbpp/runtime/impl/early_w.ipp>
 #include <zbpp/runtime/impl/gradient_reduction.ipp>
 #include <zbpp/runtime/impl/gradient_state.ipp>
+#include <zbpp/runtime/impl/grid_agreement.ipp>
 #include <zbpp/runtime/impl/group.ipp>
 #include <zbpp/runtime/impl/in_process.ipp>
 #include <zbpp/runtime/impl/in_process_grid.ipp>

@@ -293,7 +293,7 @@ ZBPP_INLINE void step_agreement::settle(step_ruling const* ruling, pass_context 
 
 ZBPP_INLINE void step_agreement::forget_step() noexcept {
   forget_progress();
-  holds_verdict_ = false;
+  has_rate_ = holds_verdict_ = false;
   if (ruled_step_ == state_.steps) ruled_step_ = -1;
 }
 

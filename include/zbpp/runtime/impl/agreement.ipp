@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes the digests of a plan, and compares two lists of them.
+// Makes the digests of a plan, compares two lists of them, and those of a group.
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
-#include <zbpp/asio/agreement.hpp>
-#include <zbpp/asio/detail/text.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/io/checksum.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/runtime/agreement.hpp>
+#include <zbpp/runtime/group.hpp>
 
 #include <algorithm>
-#include <array>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <openssl/evp.h>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,59 +25,43 @@
 #include <utility>
 #include <vector>
 
-namespace zbpp::asio {
-
-ZBPP_INLINE void agreement_item::put(wire_writer& to) const {
-  to.put(std::string_view(name).substr(0, longest_text)).append(digest);
-  to.put(std::string_view(value).substr(0, longest_text));
-}
-
-ZBPP_INLINE agreement_item agreement_item::get(wire_reader& from) {
-  agreement_item item;
-  item.name = from.get_text(longest_text);
-  std::ranges::copy(from.take(item.digest.size()), item.digest.begin());
-  item.value = from.get_text(longest_text);
-  return item;
-}
-
-namespace detail {
-
-/// Computes SHA-256.
-/// @throws error (io_failed) when OpenSSL cannot
-[[nodiscard]] ZBPP_INLINE std::array<std::byte, 32> sha256(std::span<std::byte const> bytes) {
-  std::array<std::byte, 32> digest{};
-  unsigned size = 0;
-  auto* const out = reinterpret_cast<unsigned char*>(digest.data());
-  if (EVP_Digest(bytes.data(), bytes.size(), out, &size, EVP_sha256(), nullptr) != 1 ||
-      size != digest.size())
-    throw error(
-        errc::io_failed, "OpenSSL cannot compute SHA-256; a provider that has it is needed");
-  return digest;
-}
-
-}  // namespace detail
-
-ZBPP_INLINE agreement_item
-make_item(std::string name, wire_writer const& content, std::string value) {
-  return {std::move(name), detail::sha256(content.bytes()), std::move(value)};
-}
+namespace zbpp {
 
 ZBPP_INLINE agreement_item make_item(std::string name, std::string value) {
-  auto const digest = detail::sha256(std::as_bytes(std::span(value.data(), value.size())));
+  auto const digest = checksum_of(std::string_view(value));
   return {std::move(name), digest, std::move(value)};
 }
 
 namespace detail {
 
+/// Sums up the numbers that a thing is made of.
+class item_content {
+ public:
+  template <class Number>
+  item_content& put(Number value) noexcept {
+    sum_.add(std::as_bytes(std::span(&value, 1)));
+    return *this;
+  }
+  [[nodiscard]] std::uint64_t digest() const noexcept { return sum_.value(); }
+
+ private:
+  checksum sum_;
+};
+
+[[nodiscard]] ZBPP_INLINE agreement_item
+make_item(std::string name, item_content const& content, std::string value = {}) {
+  return {std::move(name), content.digest(), std::move(value)};
+}
+
 /// Writes how many numbers there are, then each of them; -0.0, which equals 0.0, as that.
 template <class Number>
-void put_all(wire_writer& to, std::span<Number const> values) {
+void put_all(item_content& to, std::span<Number const> values) {
   to.put(static_cast<std::uint64_t>(values.size()));
   for (auto value : values) to.put(value + Number{0});
 }
 
 [[nodiscard]] ZBPP_INLINE agreement_item placement_item(placement const& placement) {
-  wire_writer content;
+  item_content content;
   put_all(content, placement.rank_of_stages());
   return make_item(
       "placement",
@@ -90,7 +73,7 @@ void put_all(wire_writer& to, std::span<Number const> values) {
   // Names all members, so that a new one does not compile until it is written here.
   auto const& [f, b, w, fused, again, beside, beside_fused, norm, step, kept, for_w, added, for_r, edge, fixed, extra, tied, gradients, state] =
       costs;
-  wire_writer content;
+  item_content content;
   content.put(f).put(b).put(w);
   for (auto const& time : {fused, again, beside, beside_fused})
     content.put(static_cast<std::uint8_t>(time.has_value())).put(time.value_or(0));
@@ -101,7 +84,7 @@ void put_all(wire_writer& to, std::span<Number const> values) {
 }
 
 [[nodiscard]] ZBPP_INLINE agreement_item transfer_item(transfer_costs const& transfer) {
-  wire_writer content;
+  item_content content;
   content.put(static_cast<std::int32_t>(transfer.ranks()));
   put_all(content, transfer.latency());
   put_all(content, transfer.time_per_byte());
@@ -113,20 +96,20 @@ void put_all(wire_writer& to, std::span<Number const> values) {
 
 [[nodiscard]] ZBPP_INLINE agreement_item replicas_item(replica_costs const& replicas) {
   auto const& [count, latency, time_per_byte, shards] = replicas;
-  wire_writer content;
+  item_content content;
   content.put(static_cast<std::int32_t>(count)).put(latency).put(time_per_byte);
   content.put(static_cast<std::uint8_t>(shards));
   return make_item("replicas", content, std::to_string(count));
 }
 
 [[nodiscard]] ZBPP_INLINE agreement_item factors_item(std::span<double const> factors) {
-  wire_writer content;
+  item_content content;
   put_all(content, factors);
   return make_item("factors of microbatches", content);
 }
 
 [[nodiscard]] ZBPP_INLINE agreement_item limits_item(std::span<bytes const> limits) {
-  wire_writer content;
+  item_content content;
   put_all(content, limits);
   std::string value;
   if (limits.empty()) value = "none";
@@ -136,19 +119,19 @@ void put_all(wire_writer& to, std::span<Number const> values) {
 
 /// Writes what a pass or instruction is, and whether it is paired.
 template <class Kind>
-wire_writer& put_kind(wire_writer& to, Kind kind, bool is_paired) {
+item_content& put_kind(item_content& to, Kind kind, bool is_paired) {
   return to.put(static_cast<std::uint8_t>(static_cast<int>(kind) + (is_paired ? 128 : 0)));
 }
 
 [[nodiscard]] ZBPP_INLINE agreement_item passes_item(int rank, std::span<pass const> passes) {
-  wire_writer content;
+  item_content content;
   for (auto const& p : passes)
     put_kind(content, p.kind, p.is_paired).put(p.stage).put(p.microbatch);
   return make_item("passes of rank " + std::to_string(rank), content);
 }
 
 [[nodiscard]] ZBPP_INLINE agreement_item program_item(program const& program) {
-  wire_writer content;
+  item_content content;
   put_all(content, program.placement().rank_of_stages());
   content.put(static_cast<std::int32_t>(program.microbatches()));
   for (int rank = 0; rank < program.ranks(); ++rank) {
@@ -162,12 +145,23 @@ wire_writer& put_kind(wire_writer& to, Kind kind, bool is_paired) {
   return make_item("program", content);
 }
 
-/// Makes text of somebody else fit for an error: cut, and without what is no plain character.
-[[nodiscard]] ZBPP_INLINE std::string plain(std::string_view text) {
-  std::string result(text.substr(0, 64));
+/// @return where two texts differ first, as far as both go
+[[nodiscard]] ZBPP_INLINE std::size_t common_length(std::string_view a, std::string_view b) {
+  std::size_t at = 0;
+  while (at < std::min(a.size(), b.size()) && a[at] == b[at]) ++at;
+  return at;
+}
+
+/// Makes text of somebody else fit for an error: without what is no plain character, and of a long
+/// one only what stands around a place.
+[[nodiscard]] ZBPP_INLINE std::string plain(std::string_view text, std::size_t around = 0) {
+  constexpr std::size_t most = 64;
+  auto const begin = around < most ? 0 : std::min(around - most / 2, text.size());
+  std::string result(text.substr(begin, most));
   for (char& c : result)
     if (c < ' ' || c > '~') c = '?';
-  if (text.size() > result.size()) result += "...";
+  if (begin > 0) result.insert(0, "... ");
+  if (text.size() > begin + most) result += "...";
   return result.empty() ? "nothing" : result;
 }
 
@@ -179,7 +173,7 @@ ZBPP_INLINE std::vector<agreement_item> fingerprint(
     schedule const& schedule,
     program const& program) {
   std::vector<agreement_item> items;
-  items.push_back(make_item("version of zbpp", detail::version_text(ZBPP_VERSION)));
+  items.push_back(make_item("version of zbpp", std::to_string(ZBPP_VERSION)));
   items.push_back(make_item("number of ranks", std::to_string(problem.ranks())));
   items.push_back(make_item("number of microbatches", std::to_string(problem.microbatches())));
   if (auto const factors = problem.microbatch_factors(); !factors.empty())
@@ -240,10 +234,11 @@ ZBPP_INLINE std::string differences(
     } else {
       if (**a != **b) {
         auto text = detail::plain((*a)->name);
+        auto const at = detail::common_length((*a)->value, (*b)->value);
         if ((*a)->value != (*b)->value)
-          text.append(" (" + detail::plain((*a)->value) + " ")
+          text.append(" (" + detail::plain((*a)->value, at) + " ")
               .append(here)
-              .append(", " + detail::plain((*b)->value) + " ")
+              .append(", " + detail::plain((*b)->value, at) + " ")
               .append(there)
               .append(")");
         found.emplace_back(false, *a - own.data(), std::move(text));
@@ -260,4 +255,56 @@ ZBPP_INLINE std::string differences(
   return text;
 }
 
-}  // namespace zbpp::asio
+namespace detail {
+
+/// Takes the text in front of a separator off a text.
+[[nodiscard]] ZBPP_INLINE std::string_view take_text(std::string_view& text, char separator) {
+  auto const found = text.substr(0, text.find(separator));
+  text.remove_prefix(std::min(text.size(), found.size() + 1));
+  return found;
+}
+
+[[nodiscard]] ZBPP_INLINE std::string lines_of(std::span<agreement_item const> items) {
+  std::string text;
+  for (auto const& each : items)
+    text.append(each.name + '\t' + hex_text(each.digest) + '\t' + each.value + '\n');
+  return text;
+}
+
+[[nodiscard]] ZBPP_INLINE std::vector<agreement_item> items_of(std::span<std::byte const> lines) {
+  std::string_view text(reinterpret_cast<char const*>(lines.data()), lines.size());
+  std::vector<agreement_item> items;
+  while (!text.empty()) {
+    auto line = take_text(text, '\n');
+    auto& item = items.emplace_back();
+    item.name = take_text(line, '\t');
+    auto const digest = take_text(line, '\t');
+    std::from_chars(digest.data(), digest.data() + digest.size(), item.digest, 16);
+    item.value = line;
+  }
+  return items;
+}
+
+}  // namespace detail
+
+ZBPP_INLINE void agree(group& members, std::span<agreement_item const> own, std::string_view cure) {
+  if (members.size() == 1) return;
+  auto const lines = detail::lines_of(own);
+  auto const sum = checksum_of(std::string_view(lines));
+  std::vector<std::vector<std::byte>> all;
+  members.compare(std::as_bytes(std::span(&sum, 1)), all);
+  auto const differs = [&](auto const& others) { return others != all.front(); };
+  if (std::ranges::none_of(all, differs)) return;
+  members.compare(std::as_bytes(std::span(lines)), all);  // to say what differs
+  auto const other = std::ranges::find_if(all, differs) - all.begin();
+  throw error(
+      errc::no_agreement,
+      differences(
+          detail::items_of(all.front()),
+          detail::items_of(all[detail::index(other)]),
+          "on " + members.name_of(0),
+          "on " + members.name_of(static_cast<int>(other))) +
+          "; " + std::string(cure));
+}
+
+}  // namespace zbpp
