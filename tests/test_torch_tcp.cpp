@@ -553,6 +553,83 @@ TEST_CASE("processes make a pipeline of a model in one call", "[torch][tcp][auto
   }
 }
 
+TEST_CASE("a grid of processes makes replicas of a model in one call", "[torch][tcp][auto]") {
+  auto const limit = one_thread_each();
+  constexpr int layers = 6;
+  constexpr int microbatches = 3;
+  auto const agreed_adamw = [](tensors const& parameters) {
+    return zbpp::torch::optimizer_steps(make_adamw(parameters), zbpp::torch::rate_from::optimizer);
+  };
+  auto const data_of = [](sequential_model const& model, int replica) {
+    auto made = model;
+    made.seed += 1000 * replica;  // other batches
+    return made;
+  };
+  for (int const replicas : {1, 2, 3}) {
+    INFO(replicas << " replicas");
+    auto const seed = run_seed();
+    // A plain loop, whose gradients are those of each replica, added up.
+    auto const plain = make_sequential(seed, layers);
+    auto const parameters = plain.layers->parameters();
+    auto const optimizer = make_adamw(parameters);
+    for (int step = 0; step < sequential_steps; ++step) {
+      tensors sums(parameters.size());
+      for (int n = 0; n < replicas; ++n) {
+        auto model = data_of(plain, n);
+        for (int mb = 0; mb < microbatches; ++mb)
+          model.loss(model.layers->forward(model.batch(number_of(step, mb, microbatches))))
+              .backward();
+        for (std::size_t i = 0; i < sums.size(); ++i) {
+          auto const own = std::exchange(parameters[i].mutable_grad(), {});
+          sums[i] = sums[i].defined() ? sums[i] + own : own;
+        }
+      }
+      for (std::size_t i = 0; i < sums.size(); ++i) parameters[i].mutable_grad() = sums[i];
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+    zbpp::grid_layout const layout({.pipeline = 2, .data = replicas}, 2 * replicas);
+    auto const models = models_of(layout.ranks(), seed, layers);
+    std::mutex mutex;
+    int compared = 0;
+    auto const thrown = run_ranks(layout.ranks(), patient_settings(), [&](auto& meeting) {
+      auto const& own = models[static_cast<std::size_t>(meeting.rank())];
+      zbpp::torch::auto_settings settings{.microbatches = microbatches};
+      settings.pipeline.plan.search.seconds = 1e-3;
+      auto const ends = data_of(own, layout.coordinates(meeting.rank()).data).ends();
+      zbpp::asio::tcp const sockets(
+          meeting, layout, {.on_thread_start = zbpp::torch::intra_op_threads(1)});
+      auto pipe =
+          zbpp::torch::auto_pipeline(meeting, sockets, own.layers, ends, agreed_adamw, settings);
+      for (int step = 0; step < sequential_steps; ++step) (void)pipe.step();
+      std::lock_guard const lock(mutex);
+      for (int s = 0; s < pipe.stages(); ++s)
+        for (auto const& each : pipe.stage_at(s).layers().entries()) {
+          auto const named = plain.layers->named_parameters();
+          if (!named.contains(each.name)) continue;  // a buffer
+          ++compared;
+          CHECK(same_bits(each.value, named[each.name]));
+        }
+    });
+    for (auto const& text : thrown) CHECK(text == "");
+    CHECK(compared == replicas * static_cast<int>(parameters.size()));
+  }
+  // An optimizer that steps right after the last W of its stage knows no sums.
+  zbpp::grid_layout const layout({.pipeline = 2, .data = 2}, 4);
+  auto const models = models_of(4, run_seed(), layers);
+  auto const thrown = run_ranks(4, patient_settings(), [&](auto& meeting) {
+    auto const& own = models[static_cast<std::size_t>(meeting.rank())];
+    zbpp::torch::auto_settings settings{.microbatches = microbatches};
+    settings.pipeline.plan.search.seconds = 1e-3;
+    auto pipe = zbpp::torch::auto_pipeline(
+        meeting, zbpp::asio::tcp(meeting, layout), own.layers, own.ends(), make_adamw, settings);
+  });
+  for (auto const& text : thrown) {
+    CHECK_THAT(text, Catch::Contains("its gradients cannot be added up over replicas; give it"));
+    CHECK(text.find('\n') == std::string::npos);
+  }
+}
+
 TEST_CASE("what one process cannot make a pipeline of ends all", "[torch][tcp][auto]") {
   auto const limit = one_thread_each();
   auto const run = [](auto change) {
