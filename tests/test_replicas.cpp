@@ -16,12 +16,14 @@
 #include <support/thinned.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace test_replicas {
@@ -347,6 +349,75 @@ TEST_CASE("layers that are not as large as the gradients are refused", "[replica
       refusal([&] { pipeline(planned, threads{.place = whole.place(0)}, stages); }) ==
       "stage 0: the layers of its optimizer have 7 weights, and it has 6 gradients; give both the "
       "same");
+}
+
+namespace {
+
+// [in_parts
+// Divides a layer whose memory stays where it is into parts that replicas can share.
+std::vector<zbpp::optim::layer> in_parts(zbpp::optim::layer const& whole, std::size_t count) {
+  std::vector<zbpp::optim::layer> parts(count, whole);  // with its weight decay
+  for (std::size_t i = 0; i < count; ++i) {
+    auto const begin = whole.weights.size() * i / count;
+    auto const size = whole.weights.size() * (i + 1) / count - begin;
+    parts[i].weights = whole.weights.subspan(begin, size);
+    parts[i].gradients = whole.gradients.subspan(begin, size);
+  }
+  return parts;
+}
+// in_parts]
+
+// Trains two replicas of a stage of one layer, divided or not.
+// @return the weights, and how many moments each replica keeps
+std::pair<std::vector<checked::matrix>, std::array<std::size_t, 2>> train_one_layer(
+    std::size_t parts, bool is_sharded, step_kind kind) {
+  auto const planned = zbpp::make_plan(
+      zbpp::zb_h1{},
+      with_replicas(
+          checked::make_problem(zbpp::placement::linear(1), 2, 87, {}),
+          {.count = 2, .shards_optimizer = is_sharded}),
+      {.step = kind});
+  std::array<std::vector<checked::matrix>, 2> weights;
+  std::array<std::size_t, 2> moments{};
+  in_process_grid whole({.pipeline = 1, .data = 2});
+  whole.run([&](grid_place const& at) {
+    auto const n = static_cast<std::size_t>(at.data());
+    checked::stage_maths maths({.stages = 1, .first_batch = 2 * at.data()}, 0);
+    zbpp::optim::adamw steps_of(in_parts(maths.optimized().front(), parts));
+    std::vector<checked::optimized_stage<zbpp::optim::adamw>> stages{{maths, steps_of}};
+    pipeline replica(
+        planned,
+        threads{.place = at},
+        stages,
+        training_options{.clip = kind == step_kind::unchecked ? 0 : 1e-3});
+    replica.run(steps);
+    weights[n] = maths.weights();
+    moments[n] = steps_of.mean().size();
+  });
+  CHECK((weights[0] == weights[1]));
+  return {weights[0], moments};
+}
+
+}  // namespace
+
+TEST_CASE("replicas share a layer that is divided", "[replicas]") {
+  constexpr std::size_t size = checked::width * checked::width;
+  using counts = std::array<std::size_t, 2>;
+  auto const [whole, of_one] = train_one_layer(1, true, step_kind::unchecked);
+  CHECK(of_one[0] + of_one[1] == size);
+  CHECK(std::ranges::min(of_one) == 0);
+  for (std::size_t const parts : {2, 3, 5}) {
+    CAPTURE(parts);
+    // Each weight is stepped by itself.
+    auto const [divided, kept] = train_one_layer(parts, true, step_kind::unchecked);
+    CHECK((divided == whole));
+    CHECK(kept[0] + kept[1] == size);
+    CHECK(std::ranges::min(kept) > 0);
+    if (parts == 2) CHECK(kept == counts{size / 2, size / 2});
+    // A norm adds up the parts, which rounds in another way, whoever steps them.
+    auto const clipped = train_one_layer(parts, true, step_kind::synchronous).first;
+    CHECK((clipped == train_one_layer(parts, false, step_kind::synchronous).first));
+  }
 }
 
 TEST_CASE("one replica pauses and stops the run of all after the same step", "[replicas]") {

@@ -153,6 +153,7 @@ TEST_CASE("calls back into a pipeline that runs are refused at once", "[run]") {
       CHECK(refusal([&] { pipe.resume({}); }) == start("resume()") + cure);
       CHECK(has_start(refusal([&] { static_cast<void>(pipe.memory(0)); }), start("memory()")));
       CHECK(has_start(refusal([&] { static_cast<void>(pipe.failures()); }), start("failures()")));
+      CHECK(has_start(refusal([&] { static_cast<void>(pipe.grid()); }), start("grid()")));
     };
     auto const elsewhere = [&] {
       std::thread([&] {
@@ -180,6 +181,7 @@ TEST_CASE("calls back into a pipeline that runs are refused at once", "[run]") {
                    CHECK(has_start(refusal([&] { pipe.resume({}); }), "resume() is called while"));
                    CHECK(pipe.failures().empty());
                    static_cast<void>(pipe.memory(0));
+                   CHECK(pipe.grid().data().size() == 1);
                    elsewhere();
                  }});
     int outputs = 0;

@@ -299,7 +299,7 @@ TEST_CASE("stages are saved under the names of the whole model", "[torch][auto]"
   std::vector<zbpp::torch::model_part> parts;
   for (int s = 0; s < pipe.stages(); ++s)
     parts.emplace_back(pipe.stage_at(s).layers().entries(), *pipe.stage_at(s).step());
-  zbpp::torch::save_checkpoint(path, parts, pipe.current().state());
+  zbpp::torch::save_checkpoint(path, parts, pipe.current());
   // save]
 
   // A plain loop goes on with it as one that was not interrupted.

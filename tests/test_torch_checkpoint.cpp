@@ -158,7 +158,7 @@ std::vector<double> run_adamw(int ranks, int steps, fs::path const& from, fs::pa
     auto const& folder = to;
     // [save
     zbpp::torch::save_checkpoint(
-        folder / ("rank" + std::to_string(rank) + ".safetensors"), own, pipe.state());
+        folder / ("rank" + std::to_string(rank) + ".safetensors"), own, pipe);
     // save]
   }
   return losses;

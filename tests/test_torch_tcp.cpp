@@ -265,16 +265,6 @@ TEST_CASE("over sockets each rank saves its part, and another split goes on", "[
   scratch_folder const folder;
   zbpp::training_options const options{.clip = 1e-3};
   auto const expected = tied_plain_loop(options);
-  // Names parameters by their number in the whole model.
-  auto const part_of = [](torch_model const& model, int stage, zbpp::optim::adamw& optimizer) {
-    std::size_t number = 0;
-    for (int s = 0; s < stage; ++s)
-      number += model.slices[static_cast<std::size_t>(s)].parameters.size();
-    std::vector<zbpp::torch::named_tensor> named;
-    for (auto const& p : model.slices[static_cast<std::size_t>(stage)].parameters)
-      named.push_back({"layers." + std::to_string(number++), p});
-    return zbpp::torch::model_part(named, optimizer);
-  };
   gathered last;
   auto const train = [&](zbpp::placement const& placement, bool is_first, std::string const& to) {
     auto const planned = tied_plan(placement, step_kind::post_validated);
@@ -286,7 +276,7 @@ TEST_CASE("over sockets each rank saves its part, and another split goes on", "[
       auto stages = adamw_stages(model.slices, own, model.tied.leaves());
       std::vector<zbpp::torch::model_part> parts;
       for (std::size_t i = 0; i < own.size(); ++i)
-        parts.push_back(part_of(model.slices, own[i], stages[i].optimizer()));
+        parts.push_back(numbered_part(model.slices, own[i], stages[i].optimizer()));
       zbpp::pipeline pipe(planned, one_thread(meeting), stages, options);
       if (!is_first)
         pipe.resume(
@@ -307,6 +297,80 @@ TEST_CASE("over sockets each rank saves its part, and another split goes on", "[
     last.by_stage.clear();
     train(layout, false, "last");
     CHECK(same_bits(last.all(), expected.weights));
+  }
+}
+
+namespace {
+
+// Trains replicas over sockets, which go on from a folder, where there is one, and save in another.
+// @return the weights of each, stage after stage
+std::vector<tensors> replicas_on_sockets(
+    int replicas,
+    bool is_sharded,
+    int steps,
+    std::filesystem::path const& from,
+    std::filesystem::path const& to) {
+  zbpp::problem const alone(zbpp::placement::linear(2), 3, zbpp::stage_costs{.forward = 10});
+  auto const planned = zbpp::make_plan(
+      zbpp::zb_h1{},
+      with_replicas(alone, {.count = replicas, .shards_optimizer = is_sharded}),
+      {.step = step_kind::synchronous});
+  zbpp::grid_layout const layout({.pipeline = 2, .data = replicas}, 2 * replicas);
+  std::vector<gathered> found(static_cast<std::size_t>(replicas));
+  std::filesystem::create_directory(to);
+  auto const thrown = run_ranks(layout.ranks(), patient_settings(), [&](auto& meeting) {
+    at::set_num_threads(1);
+    auto const at = layout.coordinates(meeting.rank());
+    auto model = mlp_model(run_seed(), 2, 2, 5, 3);
+    model.batch = [make = model.batch, n = at.data](std::int64_t number) {
+      return make(number + 1000 * n);
+    };
+    std::vector const own{at.pipeline};
+    auto stages = adamw_stages(model, own);
+    zbpp::asio::tcp_settings settings;
+    settings.on_thread_start = zbpp::torch::intra_op_threads(1);
+    zbpp::asio::tcp const sockets(meeting, layout, settings);
+    zbpp::pipeline pipe(planned, sockets, stages, zbpp::training_options{.clip = 1e-2});
+    std::vector const parts{numbered_part(model, at.pipeline, stages.front().optimizer())};
+    auto const part = zbpp::torch::coverage::part;
+    if (!from.empty()) pipe.resume(zbpp::torch::load_checkpoint(from, parts, part));
+    pipe.run(steps);
+    auto const name = "rank" + std::to_string(meeting.rank()) + ".safetensors";
+    zbpp::torch::save_checkpoint(to / name, parts, pipe);
+    found[static_cast<std::size_t>(at.data)].add(
+        {{at.pipeline,
+          weights_of({"", {model.slices[static_cast<std::size_t>(at.pipeline)]}, {}})}},
+        {});
+  });
+  for (auto const& text : thrown) CHECK(text == "");
+  std::vector<tensors> all;
+  for (auto const& each : found) all.push_back(each.all());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("over sockets replicas go on from what others saved", "[torch][tcp][replicas]") {
+  constexpr int steps = 3;
+  for (int const replicas : {2, 1}) {
+    scratch_folder const folder;
+    // As saved without sharing, which test_torch_replicas.cpp compares with plain loops.
+    static_cast<void>(replicas_on_sockets(2, false, steps, {}, folder / "plain"));
+    auto const expected =
+        replicas_on_sockets(replicas, false, steps, folder / "plain", folder / "plain end");
+    if (replicas == 2) {
+      auto const at_once = replicas_on_sockets(2, true, 2 * steps, {}, folder / "at once");
+      for (auto const& weights : at_once) CHECK(same_bits(weights, expected.front()));
+    }
+    static_cast<void>(replicas_on_sockets(2, true, steps, {}, folder / "shared"));
+    for (bool const is_sharded : {false, true}) {
+      if (replicas == 1 && is_sharded) continue;
+      INFO(replicas << " replicas, sharing: " << is_sharded);
+      auto const to = folder / (is_sharded ? "shared end" : "end");
+      for (auto const& weights :
+           replicas_on_sockets(replicas, is_sharded, steps, folder / "shared", to))
+        CHECK(same_bits(weights, expected.front()));
+    }
   }
 }
 
@@ -486,6 +550,83 @@ TEST_CASE("processes make a pipeline of a model in one call", "[torch][tcp][auto
     CHECK(compared == layers);
     CHECK(losses == expected.losses);
     CHECK(reports == std::vector<std::string>(static_cast<std::size_t>(ranks), reports.front()));
+  }
+}
+
+TEST_CASE("a grid of processes makes replicas of a model in one call", "[torch][tcp][auto]") {
+  auto const limit = one_thread_each();
+  constexpr int layers = 6;
+  constexpr int microbatches = 3;
+  auto const agreed_adamw = [](tensors const& parameters) {
+    return zbpp::torch::optimizer_steps(make_adamw(parameters), zbpp::torch::rate_from::optimizer);
+  };
+  auto const data_of = [](sequential_model const& model, int replica) {
+    auto made = model;
+    made.seed += 1000 * replica;  // other batches
+    return made;
+  };
+  for (int const replicas : {1, 2, 3}) {
+    INFO(replicas << " replicas");
+    auto const seed = run_seed();
+    // A plain loop, whose gradients are those of each replica, added up.
+    auto const plain = make_sequential(seed, layers);
+    auto const parameters = plain.layers->parameters();
+    auto const optimizer = make_adamw(parameters);
+    for (int step = 0; step < sequential_steps; ++step) {
+      tensors sums(parameters.size());
+      for (int n = 0; n < replicas; ++n) {
+        auto model = data_of(plain, n);
+        for (int mb = 0; mb < microbatches; ++mb)
+          model.loss(model.layers->forward(model.batch(number_of(step, mb, microbatches))))
+              .backward();
+        for (std::size_t i = 0; i < sums.size(); ++i) {
+          auto const own = std::exchange(parameters[i].mutable_grad(), {});
+          sums[i] = sums[i].defined() ? sums[i] + own : own;
+        }
+      }
+      for (std::size_t i = 0; i < sums.size(); ++i) parameters[i].mutable_grad() = sums[i];
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+    zbpp::grid_layout const layout({.pipeline = 2, .data = replicas}, 2 * replicas);
+    auto const models = models_of(layout.ranks(), seed, layers);
+    std::mutex mutex;
+    int compared = 0;
+    auto const thrown = run_ranks(layout.ranks(), patient_settings(), [&](auto& meeting) {
+      auto const& own = models[static_cast<std::size_t>(meeting.rank())];
+      zbpp::torch::auto_settings settings{.microbatches = microbatches};
+      settings.pipeline.plan.search.seconds = 1e-3;
+      auto const ends = data_of(own, layout.coordinates(meeting.rank()).data).ends();
+      zbpp::asio::tcp const sockets(
+          meeting, layout, {.on_thread_start = zbpp::torch::intra_op_threads(1)});
+      auto pipe =
+          zbpp::torch::auto_pipeline(meeting, sockets, own.layers, ends, agreed_adamw, settings);
+      for (int step = 0; step < sequential_steps; ++step) (void)pipe.step();
+      std::lock_guard const lock(mutex);
+      for (int s = 0; s < pipe.stages(); ++s)
+        for (auto const& each : pipe.stage_at(s).layers().entries()) {
+          auto const named = plain.layers->named_parameters();
+          if (!named.contains(each.name)) continue;  // a buffer
+          ++compared;
+          CHECK(same_bits(each.value, named[each.name]));
+        }
+    });
+    for (auto const& text : thrown) CHECK(text == "");
+    CHECK(compared == replicas * static_cast<int>(parameters.size()));
+  }
+  // An optimizer that steps right after the last W of its stage knows no sums.
+  zbpp::grid_layout const layout({.pipeline = 2, .data = 2}, 4);
+  auto const models = models_of(4, run_seed(), layers);
+  auto const thrown = run_ranks(4, patient_settings(), [&](auto& meeting) {
+    auto const& own = models[static_cast<std::size_t>(meeting.rank())];
+    zbpp::torch::auto_settings settings{.microbatches = microbatches};
+    settings.pipeline.plan.search.seconds = 1e-3;
+    auto pipe = zbpp::torch::auto_pipeline(
+        meeting, zbpp::asio::tcp(meeting, layout), own.layers, own.ends(), make_adamw, settings);
+  });
+  for (auto const& text : thrown) {
+    CHECK_THAT(text, Catch::Contains("its gradients cannot be added up over replicas; give it"));
+    CHECK(text.find('\n') == std::string::npos);
   }
 }
 

@@ -199,4 +199,18 @@ template <class Pipeline>
   return stages;
 }
 
+/// Makes the part of a stage in checkpoints. Its parameters have their numbers in the whole model
+/// as names.
+template <class Optimizer>
+[[nodiscard]] zbpp::torch::model_part numbered_part(
+    torch_model const& model, int stage, Optimizer& optimizer) {
+  std::size_t number = 0;
+  for (int s = 0; s < stage; ++s)
+    number += model.slices[static_cast<std::size_t>(s)].parameters.size();
+  std::vector<zbpp::torch::named_tensor> named;
+  for (auto const& p : model.slices[static_cast<std::size_t>(stage)].parameters)
+    named.push_back({"layers." + std::to_string(number++), p});
+  return {named, optimizer};
+}
+
 }  // namespace zbpp::test

@@ -54,6 +54,9 @@ class tcp {
   tcp(rendezvous& run, grid_layout layout, tcp_settings settings = {})
       : run_(&run), layout_(std::move(layout)), settings_(std::move(settings)) {}
 
+  /// @return the grid that the run is; null where it is none
+  [[nodiscard]] grid_layout const* layout() const noexcept { return layout_ ? &*layout_ : nullptr; }
+
  private:
   [[nodiscard]] pipeline_ranks ranks() const {
     return layout_ ? pipeline_ranks(*layout_, run_->rank(), run_->ranks()) : pipeline_ranks();

@@ -20,6 +20,7 @@
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/evaluation.hpp>
 #include <zbpp/runtime/failure.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 #include <zbpp/runtime/run_options.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/started_step.hpp>
@@ -158,6 +159,12 @@ class pipeline {
   void resume(training_state const& state);
   /// @return the plan it runs
   [[nodiscard]] plan const& planned() const noexcept { return plan_; }
+  /// @return what the first rank here knows of its grid, for collective calls between two steps
+  /// @throws as `failures`
+  [[nodiscard]] rank_grid& grid() {
+    calls_.check_idle("grid()");
+    return detail::grid_of<Backend>(executor_, executor_.ranks().front());
+  }
   /// @return what a rank's arena holds, and the most it held in the last step
   /// @throws error (bad_argument) when the rank does not run in this process, or while a call runs
   ///         that does not pause

@@ -6,6 +6,7 @@
 
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/grid.hpp>
 #include <zbpp/model/layers.hpp>
 #include <zbpp/runtime/auto_pipeline.hpp>
 #include <zbpp/runtime/backend.hpp>
@@ -56,7 +57,7 @@ class layer_stage : public module_stage<Step> {
 
 /// Says how a pipeline is made of a model. What is left open is measured or searched.
 struct auto_settings {
-  /// How many ranks there are; 0 for those of `pipeline.plan.placement`, or of all processes.
+  /// How many ranks a pipeline has; 0 for those of `pipeline.plan.placement`, or its processes.
   int ranks = 0;
   int microbatches = 0;    ///< of a step; at least 1
   int kernel_threads = 1;  ///< that the kernels of a rank use, and those of layers being measured
@@ -95,13 +96,14 @@ template <backend Backend, optimizer_maker Make>
     Backend by,
     stage_ends const& ends,
     Make const& make_optimizer,
-    auto_settings const& settings) {
+    auto_settings const& settings,
+    int replicas = 1) {
   auto const make_stage = [&](int first, int end) {
     auto const part = model.part(first, end);
     return layer_stage(part, ends, make_optimizer(part.parameters()), settings.recompute);
   };
-  return zbpp::auto_pipeline(
-      problem_of(model, settings), std::move(by), make_stage, settings.pipeline);
+  auto const problem = with_replicas(problem_of(model, settings), {.count = replicas});
+  return zbpp::auto_pipeline(problem, std::move(by), make_stage, settings.pipeline);
 }
 
 }  // namespace detail
@@ -134,7 +136,8 @@ template <optimizer_maker Make>
 /// the same model and settings. Rank 0 measures while the others wait, and all get its costs, hence
 /// the same plan. It stays, unless `pipeline.replan` has a `gather`; then orders follow the
 /// measured costs, and stages keep their ranks. The pipeline keeps the layers of its own stages:
-/// where the model is a temporary, all others are freed.
+/// where the model is a temporary, all others are freed. Where the backend is in a grid, each of
+/// its pipelines is a replica, and optimizers are such as replicas can add gradients up for.
 /// @param meeting  an `asio::rendezvous`, whose `collective_deadline` is longer than measuring
 ///                 takes
 /// @param by       the backend: an `asio::tcp`, with `intra_op_threads`
@@ -147,16 +150,20 @@ template <shares_costs Rendezvous, backend Backend, optimizer_maker Make>
     stage_ends const& ends,
     Make const& make_optimizer,
     auto_settings settings) {
-  settings.pipeline.rank = meeting.rank();
-  if (settings.ranks == 0) settings.ranks = meeting.ranks();
+  auto const* const grid = by.layout();
   try {
+    settings.pipeline.rank = grid ? grid->coordinates(meeting.rank()).pipeline : meeting.rank();
+    if (settings.ranks == 0)
+      settings.ranks = grid ? grid->size(grid_axis::pipeline) : meeting.ranks();
     detail::check_model(model, settings);
     if (settings.costs.empty()) {
       std::vector<layer_costs> measured;
       if (meeting.rank() == 0) measured = detail::measure_model(model, ends, settings);
       settings.costs = broadcast_costs(meeting, measured);
     }
-    return detail::make_auto_pipeline(model, std::move(by), ends, make_optimizer, settings);
+    auto const replicas = grid ? grid->size(grid_axis::data) : 1;
+    return detail::make_auto_pipeline(
+        model, std::move(by), ends, make_optimizer, settings, replicas);
   } catch (std::exception const& failed) {
     meeting.fail(zbpp::detail::text_of(failed));  // no rank waits for this one
     throw;

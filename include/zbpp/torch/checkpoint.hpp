@@ -4,7 +4,7 @@
 // model, so that another split can load what one split saved.
 #pragma once
 
-#include <zbpp/optim/layer.hpp>
+#include <zbpp/runtime/group.hpp>
 #include <zbpp/runtime/training.hpp>
 #include <zbpp/torch/named_tensor.hpp>
 #include <zbpp/torch/optimizer_state.hpp>
@@ -31,11 +31,13 @@ class stored_entries;
 /// Is what a part loads: tensors to copy entries to, and what is done when all of them are there.
 struct loading {
   std::vector<named_tensor> entries;
+  std::vector<named_tensor> of_others;  // are there, and other replicas load them
   std::vector<std::function<void()>> afterwards;
 };
 
 /// Is what an optimizer keeps for the parameters of a part.
 struct saved_state {
+  /// Adds undefined tensors for what other replicas keep.
   std::function<void(std::vector<named_tensor>& to)> save;
   std::function<void(stored_entries& from, loading& to)> load;
 };
@@ -50,20 +52,11 @@ struct saved_state {
 /// Stands for a field that is undefined.
 [[nodiscard]] at::Tensor undefined_field();
 
-/// Refers to the moments that an optimizer of zbpp keeps for its layers.
-struct kept_moments {
-  std::vector<optim::layer> layers;
-  std::vector<std::string> names;
-  std::function<bool(int layer)> has;
-  std::function<void(int layer, bool has_some)> keep;
-  /// Gives those of a layer that has some, in the order of the names.
-  std::function<std::vector<std::span<float>>(int layer)> of;
-};
-
-/// @throws error (bad_argument) unless the layers are those of the tensors that are trained, in
-///         their order; others may be among them, which are frozen
+/// @throws error (bad_argument) unless the layers of an optimizer of zbpp are those of the tensors
+///         that are trained, in their order; others may be among them, which are frozen
+template <has_moments Optimizer>
 [[nodiscard]] saved_state state_of_moments(
-    std::vector<named_tensor> const& entries, kept_moments const& moments);
+    std::vector<named_tensor> const& entries, Optimizer& optimizer);
 
 template <class Optimizer>
 [[nodiscard]] saved_state state_of(std::vector<named_tensor> const& entries, Optimizer& optimizer);
@@ -100,7 +93,7 @@ class model_part {
 
  private:
   friend void save_checkpoint(
-      std::filesystem::path const&, std::span<model_part const>, training_state const&);
+      std::filesystem::path const&, std::span<model_part const>, training_state const&, group*);
   friend training_state load_checkpoint(
       std::filesystem::path const&, std::span<model_part const>, coverage);
 
@@ -123,15 +116,30 @@ class model_part {
 /// optimizer's settings are not. Gradients that wait for an optimizer step, because steps are
 /// accumulated or the trainer adds them up, are saved with the optimizer; without one, only where
 /// `state` says that some are pending.
-/// @param path   of the file; end its name in `.safetensors`
-/// @param state  `pipeline::state()`
+///
+/// Replicas call it together, between the same steps, each with all parts that it has and a file of
+/// its own in one folder. What several have, the first of them saves. Nothing is written unless the
+/// files have everything together.
+/// @param path      of the file; end its name in `.safetensors`
+/// @param state     `pipeline::state()`
+/// @param replicas  those of the model, where there are several; `pipeline::grid()` has them
 /// @throws error (io_failed) with the path; (bad_argument) when two entries have the same name, or
 ///         a tensor is not dense, or of a type that the format does not have; when a gradient is
-///         sparse and not 0, which is saved when the optimizer has stepped
+///         sparse and not 0, which is saved when the optimizer has stepped; naming what another
+///         replica keeps and does not save, or a gradient that waits, as each replica has another;
+///         when two replicas write one file
 void save_checkpoint(
     std::filesystem::path const& path,
     std::span<model_part const> parts,
-    training_state const& state = {});
+    training_state const& state = {},
+    group* replicas = nullptr);
+/// Saves parts of the model that a pipeline trains, which may be one of several replicas.
+template <class Pipeline>
+  requires requires(Pipeline& pipe) { pipe.grid().data(); }
+void save_checkpoint(
+    std::filesystem::path const& path, std::span<model_part const> parts, Pipeline& pipe) {
+  save_checkpoint(path, parts, pipe.state(), &pipe.grid().data());
+}
 
 /// Loads parts of a model from a file, or from all files of a folder whose names end in
 /// `.safetensors`, whatever parts they were saved from. Nothing is changed unless all of it fits,
@@ -153,19 +161,7 @@ detail::saved_state detail::state_of(
   if constexpr (holds_optimizer<Optimizer>) {
     return state_of(entries, optimizer.libtorch());
   } else if constexpr (has_moments<Optimizer>) {
-    kept_moments moments;
-    for (int i = 0; i < optimizer.layers(); ++i) moments.layers.push_back(optimizer.at(i));
-    for (auto const& each : moments_of(optimizer)) moments.names.emplace_back(each.name);
-    moments.has = [&optimizer](int layer) { return optimizer.has_moments(layer); };
-    moments.keep = [&optimizer](int layer, bool some) { optimizer.keep_moments(layer, some); };
-    moments.of = [&optimizer](int layer) {
-      std::vector<std::span<float>> all;
-      for (auto const& each : moments_of(optimizer))
-        all.push_back(
-            each.values.subspan(optimizer.first_moment(layer), optimizer.at(layer).weights.size()));
-      return all;
-    };
-    return state_of_moments(entries, moments);
+    return state_of_moments(entries, optimizer);
   } else {
     using fields = param_state<Optimizer>;
     using state = typename fields::type;
@@ -200,13 +196,11 @@ detail::saved_state detail::state_of(
         auto const& parameter = each.value;
         if (!parameter.defined()) continue;
         auto const place = state_key<key>(parameter);
+        auto const key_name = state_name(name, "has_state");
         // Older files say nothing of what was frozen.
-        if (!parameter.requires_grad() && !has_entry(from, state_name(name, "has_state"))) {
-          to.afterwards.push_back([&optimizer, place] { optimizer.state().erase(place); });
-          continue;
-        }
-        to.entries.push_back({state_name(name, "has_state"), at::zeros({}, at::kBool)});
-        if (!has_state(from, name)) {
+        bool const is_told = parameter.requires_grad() || has_entry(from, key_name);
+        if (is_told) to.entries.push_back({key_name, at::zeros({}, at::kBool)});
+        if (!is_told || !has_state(from, name)) {
           to.afterwards.push_back([&optimizer, place] { optimizer.state().erase(place); });
           continue;
         }

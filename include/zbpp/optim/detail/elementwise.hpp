@@ -71,6 +71,10 @@ class elementwise {
   void read_weights(int layer, std::span<float> copy, pass_context);
   /// Replaces the weights of a layer.
   void write_weights(int layer, std::span<float const> values, pass_context);
+  /// @return whether a layer is stepped here, and not by another replica
+  [[nodiscard]] bool is_own(int layer) const noexcept {
+    return is_own_[static_cast<std::size_t>(layer)] != 0;
+  }
   /// @return whether a layer has moments: one that was never trained has none
   [[nodiscard]] bool has_moments(int layer) const noexcept {
     return has_moments_[static_cast<std::size_t>(layer)] != 0;

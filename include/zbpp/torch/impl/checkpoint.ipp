@@ -15,9 +15,12 @@
 #include <cstddef>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -231,61 +234,64 @@ inline bool is_undefined(stored_entries const& from, std::string const& name) {
          tensor.data_ptr() == layer.weights.data() && tensor.numel() == std::ssize(layer.weights);
 }
 
-inline saved_state state_of_moments(
-    std::vector<named_tensor> const& entries, kept_moments const& moments) {
+/// @return the moments of a layer; none of a layer that has none
+template <has_moments Optimizer>
+[[nodiscard]] auto moments_at(Optimizer& optimizer, int layer) {
+  auto all = moments_of(optimizer);
+  auto const count = optimizer.has_moments(layer) ? optimizer.at(layer).weights.size() : 0;
+  for (auto& each : all) each.values = each.values.subspan(optimizer.first_moment(layer), count);
+  return all;
+}
+
+template <has_moments Optimizer>
+saved_state state_of_moments(std::vector<named_tensor> const& entries, Optimizer& optimizer) {
+  auto const layers = static_cast<std::size_t>(optimizer.layers());
   std::vector<named_tensor> stepped;  // by layer
   for (auto const& each : entries) {
-    if (stepped.size() < moments.layers.size() && is_of(moments.layers[stepped.size()], each.value))
+    auto const next = static_cast<int>(stepped.size());
+    if (stepped.size() < layers && is_of(optimizer.at(next), each.value))
       stepped.push_back(each);
     else if (each.value.defined() && each.value.requires_grad())
-      stepped.resize(moments.layers.size() + 1);
+      stepped.resize(layers + 1);
   }
-  if (stepped.size() != moments.layers.size())
-    throw error(
-        errc::bad_argument,
-        "the optimizer of a model_part steps other weights than those of the part that are "
-        "trained, or in another order; make it of layers_of(module->parameters())");
+  zbpp::detail::require(
+      stepped.size() == layers,
+      "the optimizer of a model_part steps other weights than those of the part that are trained, "
+      "or in another order; make it of layers_of(module->parameters())");
   saved_state made;
-  made.save = [stepped, moments](std::vector<named_tensor>& to) {
+  made.save = [stepped, &optimizer](std::vector<named_tensor>& to) {
     for (int layer = 0; layer < std::ssize(stepped); ++layer) {
       auto const& [name, parameter] = stepped[static_cast<std::size_t>(layer)];
-      bool const has_some = moments.has(layer);
-      auto const values = has_some ? moments.of(layer) : std::vector<std::span<float>>();
-      for (std::size_t i = 0; i < moments.names.size(); ++i)
-        to.push_back(
-            {state_name(name, moments.names[i].c_str()),
-             has_some ? at::from_blob(values[i].data(), parameter.sizes(), at::kFloat)
-                      : undefined_field()});
+      for (auto const& [field, values] : moments_at(optimizer, layer)) {
+        auto value = optimizer.is_own(layer) ? undefined_field() : at::Tensor();
+        if (optimizer.has_moments(layer))
+          value = at::from_blob(values.data(), parameter.sizes(), at::kFloat);
+        to.push_back({state_name(name, field), value});
+      }
     }
   };
-  made.load = [stepped, moments](stored_entries& from, loading& to) {
+  made.load = [stepped, &optimizer](stored_entries& from, loading& to) {
     for (int layer = 0; layer < std::ssize(stepped); ++layer) {
       auto const& [name, parameter] = stepped[static_cast<std::size_t>(layer)];
-      auto const first = state_name(name, moments.names.front().c_str());
+      auto const fields = moments_of(optimizer);
+      auto const first = state_name(name, fields.front().name);
       bool const has_none = is_undefined(from, first);
       // Older files say nothing of what was frozen.
-      if (!has_none && !has_entry(from, first) && !parameter.requires_grad()) {
-        to.afterwards.push_back([moments, layer] { moments.keep(layer, false); });
-        continue;
-      }
+      bool const is_told = has_entry(from, first) || parameter.requires_grad();
+      auto& checked = optimizer.is_own(layer) ? to.entries : to.of_others;
       tensors read;
-      for (std::size_t i = 0; i < moments.names.size(); ++i) {
-        read.push_back(
-            has_none ? undefined_field()
-            : moments.has(layer)
-                ? at::from_blob(moments.of(layer)[i].data(), parameter.sizes(), at::kFloat)
-                : at::empty(parameter.sizes(), at::kFloat));
-        to.entries.push_back({state_name(name, moments.names[i].c_str()), read.back()});
+      for (auto const& each : fields) {
+        if (!is_told) break;
+        read.push_back(has_none ? undefined_field() : at::empty(parameter.sizes(), at::kFloat));
+        checked.push_back({state_name(name, each.name), read.back()});
       }
-      if (has_none)
-        to.afterwards.push_back([moments, layer] { moments.keep(layer, false); });
-      else if (!moments.has(layer))
-        to.afterwards.push_back([moments, layer, read] {
-          moments.keep(layer, true);
-          auto const values = moments.of(layer);
-          for (std::size_t i = 0; i < values.size(); ++i)
-            std::copy_n(read[i].data_ptr<float>(), values[i].size(), values[i].begin());
-        });
+      if (!optimizer.is_own(layer)) continue;
+      to.afterwards.push_back([&optimizer, layer, read, has_some = is_told && !has_none] {
+        optimizer.keep_moments(layer, has_some);
+        auto const moments = moments_at(optimizer, layer);
+        for (std::size_t i = 0; has_some && i < read.size(); ++i)
+          std::copy_n(read[i].data_ptr<float>(), read[i].numel(), moments[i].values.begin());
+      });
     }
   };
   return made;
@@ -305,19 +311,19 @@ inline saved_state state_of_moments(
 /// Adds the gradient of a tensor, if it has one: with an optimizer also that it is 0, because
 /// optimizers of LibTorch leave alone what has none.
 inline void save_gradient(
-    named_tensor const& of, bool has_optimizer, std::vector<named_tensor>& to) {
+    named_tensor const& of, bool has_optimizer, bool is_alone, std::vector<named_tensor>& to) {
   auto gradient = gradient_of(of.value);
   if (!gradient.defined()) return;
-  if (gradient.is_sparse()) {
-    if (gradient._nnz() > 0)
-      throw error(
-          errc::bad_argument,
-          "the gradient of '" + of.name +
-              "' is sparse, which a checkpoint cannot have; save when the optimizer has stepped "
-              "and its gradients are cleared");
-    return;
-  }
-  bool const is_pending = !is_zero(gradient);
+  bool const is_sparse = gradient.is_sparse();
+  bool const is_pending = is_sparse ? gradient._nnz() > 0 : !is_zero(gradient);
+  char const* const reason = is_sparse ? "' is sparse, which a checkpoint cannot have"
+                                       : "' waits for a step, and each replica has another";
+  if (is_pending && (is_sparse || !is_alone))
+    throw error(
+        errc::bad_argument,
+        "the gradient of '" + of.name + reason +
+            "; save when the optimizer has stepped and its gradients are cleared");
+  if (is_sparse) return;
   if (is_pending || has_optimizer)
     to.push_back({state_name(of.name, "gradient"), is_pending ? gradient : undefined_field()});
 }
@@ -337,13 +343,7 @@ inline void load_gradient(
   auto const read = is_pending ? at::empty_like(tensor.detach()) : undefined_field();
   to.entries.push_back({name, read});
   to.afterwards.push_back([tensor, is_pending, read] {
-    auto& gradient = tensor.mutable_grad();
-    if (is_pending)
-      gradient = read;
-    else if (!gradient.defined() || gradient.is_sparse())
-      gradient = at::zeros_like(tensor.detach());
-    else
-      gradient.zero_();
+    tensor.mutable_grad() = is_pending ? read : at::zeros_like(tensor.detach());
   });
 }
 
@@ -364,6 +364,43 @@ inline void require_names(std::vector<named_tensor> const& entries) {
   }
 }
 
+/// Leaves what this replica saves: what no replica before it has. Undefined values, which another
+/// one keeps, go.
+inline void divide_entries(
+    group& replicas, std::filesystem::path const& file, std::vector<named_tensor>& entries) {
+  auto own = std::string("save_checkpoint") + '\0' + file.string() + '\0';
+  for (auto const& each : entries) own += (each.value.defined() ? '+' : '-') + each.name + '\0';
+  std::vector<std::vector<std::byte>> all;
+  replicas.exchange(std::as_bytes(std::span(own)), all);
+  std::map<std::string, std::size_t> saves;  // by name, which replica
+  std::map<std::string, std::size_t> files;
+  for (std::size_t n = 0; n < all.size(); ++n) {
+    std::istringstream texts({reinterpret_cast<char const*>(all[n].data()), all[n].size()});
+    std::string call, path, name;
+    if (!std::getline(texts, call, '\0') || call != "save_checkpoint")
+      throw error(
+          errc::no_agreement,
+          "replica " + std::to_string(n) + " makes another call; let all save behind one step");
+    for (std::getline(texts, path, '\0'); std::getline(texts, name, '\0');) {
+      auto& by = saves.emplace(name.substr(1), all.size()).first->second;
+      if (name.front() == '-' || by < all.size()) continue;
+      by = n;
+      if (files.emplace(path, n).first->second != n)
+        throw error(
+            errc::bad_argument, path + ": two replicas write it; give each a file of its own");
+    }
+  }
+  for (auto const& [name, by] : saves)
+    if (by == all.size())
+      throw error(
+          errc::bad_argument,
+          "another replica keeps '" + name +
+              "' and does not save it; call save_checkpoint(path, parts, pipe) on all replicas, "
+              "with all parts and their optimizers");
+  auto const place = static_cast<std::size_t>(replicas.place());
+  std::erase_if(entries, [&](auto const& each) { return saves.at(each.name) != place; });
+}
+
 /// @return the parameter of whose state a name is; empty where it is of none
 [[nodiscard]] inline std::string parameter_of(std::string const& name) {
   auto const begin = std::string_view(state_prefix).size();
@@ -377,8 +414,11 @@ inline void require_names(std::vector<named_tensor> const& entries) {
 inline void save_checkpoint(
     std::filesystem::path const& path,
     std::span<model_part const> parts,
-    training_state const& state) {
+    training_state const& state,
+    group* replicas) {
   c10::AutoGradMode const off(false);
+  group alone;
+  auto& among = replicas == nullptr ? alone : *replicas;
   std::vector<named_tensor> all;
   for (auto const& part : parts) {
     bool const has_optimizer = static_cast<bool>(part.state_.save);
@@ -386,9 +426,12 @@ inline void save_checkpoint(
       if (each.value.defined()) all.push_back(each);
     if (has_optimizer) part.state_.save(all);
     if (!has_optimizer && state.accumulated == 0) continue;
-    for (auto const& each : part.entries_) detail::save_gradient(each, has_optimizer, all);
+    for (auto const& each : part.entries_)
+      detail::save_gradient(each, has_optimizer, among.size() == 1, all);
   }
   detail::require_names(all);
+  detail::divide_entries(among, path, all);
+  if (all.empty() && among.size() > 1) return;
   detail::write_tensors(
       path, all, {{"format", "pt"}, {checkpoint::training_key, checkpoint::to_text(state)}});
 }
@@ -414,10 +457,11 @@ inline training_state load_checkpoint(
   }
   detail::require_names(to.entries);
   std::set<std::string_view> known;
-  for (auto const& each : to.entries) {
-    static_cast<void>(from.at(each.name, each.value));
-    known.insert(each.name);
-  }
+  for (auto const* const list : {&to.entries, &to.of_others})
+    for (auto const& each : *list) {
+      static_cast<void>(from.at(each.name, each.value));
+      known.insert(each.name);
+    }
   for (auto const& [name, place] : from.all()) {
     auto const parameter = detail::parameter_of(name);
     if (known.contains(name) || without_state.contains(parameter)) continue;
