@@ -216,6 +216,23 @@ TEST_CASE("replicas of a module have the bits of loops that are added up", "[tor
     }
 }
 
+TEST_CASE("replicas of a module that begin with other weights are told", "[torch][replicas]") {
+  auto const check = [&]<class Optimizers>(Optimizers) {
+    auto const text = refusal(zbpp::errc::no_agreement, [] {
+      for_each_replica<Optimizers>({}, {}, [](auto replica) {
+        c10::AutoGradMode const off(false);
+        if (replica.number == 1) replica.model.slices.back().parameters.front().add_(1);
+        replica.pipe.step();
+      });
+    });
+    INFO(text);
+    CHECK(text.find("weights of layer 0 of stage 1 (") != std::string::npos);
+    CHECK(text.find(" on rank 2 (pipeline 1, replica 0), ") != std::string::npos);
+  };
+  check(with_torch());
+  check(with_zbpp());
+}
+
 namespace {
 
 // Trains the halves with other replicas, and goes on from what the first ones saved.

@@ -215,6 +215,16 @@ class optimizer_steps {
       gradient.copy_(at::from_blob(const_cast<float*>(sum.data()), each.value.sizes(), at::kFloat));
     }
   }
+  /// @return how many weights a parameter has
+  [[nodiscard]] std::int64_t layer_size(int layer) const {
+    return parameters_[static_cast<std::size_t>(layer)].value.numel();
+  }
+  /// Copies the weights of a parameter, as 32-bit floats.
+  void read_weights(int layer, std::span<float> copy, pass_context) const {
+    c10::AutoGradMode const off(false);
+    auto const& weights = parameters_[static_cast<std::size_t>(layer)].value;
+    at::from_blob(copy.data(), weights.sizes(), at::kFloat).copy_(weights);
+  }
   /// @return how many numbers `read_gradients` gives: the gradients of all parameters, and one for
   ///         each parameter, which says whether it has one
   [[nodiscard]] std::int64_t gradient_count() const noexcept {
