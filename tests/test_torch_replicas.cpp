@@ -338,7 +338,9 @@ TEST_CASE("no replica waits for one that does not save", "[torch][replicas][chec
         });
       });
     };
-    CHECK_THAT(text([](auto) {}), Catch::Contains("member 1, whose pipeline has ended"));
+    CHECK_THAT(
+        text([](auto) {}),
+        Catch::Contains("waits for rank 1 (pipeline 0, replica 1), whose pipeline has ended"));
     auto const stepped = text([](auto of) { of.pipe.step(); });
     CAPTURE(stepped);
     CHECK(stepped.find("call") != std::string::npos);
