@@ -539,9 +539,14 @@ TEST_CASE("ranks apart that differ are refused on all of them", "[checkpoint]") 
            "; give each rank one process";
   };
   for (int const count : {2, 4})
-    check(have(count, "0 1 2"), [&](thread_rendezvous& end) {
-      save_as(apart(folder.path(), count, end), 4);
-    });
+    for (bool const begins : {false, true})
+      check(have(count, "0 1 2"), [&](thread_rendezvous& end) {
+        auto run = apart(folder.path(), count, end);
+        if (begins)
+          run.begin();
+        else
+          save_as(std::move(run), 4);
+      });
   check(have(ranks, "0 1 1"), [&](thread_rendezvous& end) {
     twin_of_rank_1 twin{end};
     save_as(apart(folder.path(), ranks, twin), 4);

@@ -83,7 +83,7 @@ class run_folder {
   /// @throws error (bad_argument) when there are checkpoints, which would go when the next are
   ///         whole; when another run holds the folder; (bad_argument) or when something lies there
   ///         that no run leaves, such as a pipe; (no_agreement) naming what processes do not
-  ///         describe alike; (io_failed)
+  ///         describe alike, or ranks that are not in one process each; (io_failed)
   void begin();
 
   /// Locks the folder for this run, and sets arrays to those of the newest checkpoint, where there
@@ -133,7 +133,7 @@ class run_folder {
   void hold();
   std::vector<std::string> together(std::function<void(std::string& told)> const& work);
   void on_first(std::function<void()> const& work);
-  [[nodiscard]] std::vector<file_record> by_rank(std::function<file_record(int rank)> const& work);
+  std::vector<file_record> by_rank(std::function<file_record(int rank)> const& work);
   void require_alike(std::string const& text);
 
   void refuse_strangers() const;

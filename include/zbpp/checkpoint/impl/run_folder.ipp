@@ -293,6 +293,7 @@ ZBPP_INLINE void run_folder::hold() {
   require_alike(
       std::to_string(run_.ranks) + " ranks, " + std::to_string(run_.settings.size()) + " settings");
   for (auto const& [name, value] : run_.settings) require_alike(name + ": " + value);
+  by_rank([](int) { return file_record(); });  // refuses ranks that are missing or there twice
 }
 
 ZBPP_INLINE void run_folder::refuse_since(std::int64_t step) const {
