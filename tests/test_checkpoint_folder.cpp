@@ -12,9 +12,9 @@
 #include <support/scratch_folder.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
+#include <support/thread_meeting.hpp>
 
 #include <algorithm>
-#include <condition_variable>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -22,13 +22,11 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <thread>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -288,29 +286,23 @@ TEST_CASE("what is in the place of a file is refused, and not waited for", "[che
 TEST_CASE("a checkpoint that lacks what a model has is refused", "[checkpoint]") {
   scratch_folder const folder;
   save_two(folder.path());
-  auto const check = [&](std::vector<array> const& first,
-                         std::vector<array> const& second,
-                         std::string const& text) {
-    auto run = folder_of(folder.path(), 2);
-    REQUIRE(run.save({.steps = 8}, [&](int rank) { return rank == 0 ? first : second; }));
+  auto const check = [&](std::vector<array> const& all, std::string const& text) {
+    auto run = folder_of(folder.path(), 1);
+    REQUIRE(run.save({.steps = 8}, [&](int) { return all; }));
     CHECK_THAT(refusal_to_load(folder.path()), Catch::Contains(text));
     fs::remove_all(folder / "step-000008");
   };
   checkpointed_model other(entries, 3);
   auto fewer = other.all();
   fewer.pop_back();
-  check(fewer, {}, "step-000008: has no 'block.4.weight' in its files");
-  check(
-      other.all(),
-      {other.all().back()},
-      "rank-1.safetensors: has 'block.4.weight', which stands elsewhere, too");
+  check(fewer, "step-000008: has no 'block.4.weight' in its files");
   auto changed = other.all();
   std::vector<float> longer(8);
   changed.back() = zbpp::checkpoint::array_of("block.4.weight", std::span(longer));
-  check(changed, {}, "has 'block.4.weight' as F32 of 8, here belongs F32 of 7");
+  check(changed, "has 'block.4.weight' as F32 of 8, here belongs F32 of 7");
   std::vector<std::int32_t> integers(7);
   changed.back() = zbpp::checkpoint::array_of("block.4.weight", std::span(integers));
-  check(changed, {}, "has 'block.4.weight' as I32 of 7, here belongs F32 of 7");
+  check(changed, "has 'block.4.weight' as I32 of 7, here belongs F32 of 7");
   CHECK(refusal_to_load(folder.path()).empty());
 }
 
@@ -369,7 +361,7 @@ TEST_CASE("the newest checkpoints stay, and no two runs share a folder", "[check
     for (int step = 1; step < 6; ++step) CHECK(save(run, step, model, 2));
     CHECK(refusal([&] {
             static_cast<void>(save(run, 5, model, 2));
-          }) == "a checkpoint is saved after more steps than the one before");
+          }) == "rank 0: a checkpoint is saved after more steps than the one before");
     auto second = folder_of(folder.path(), 2);
     for (auto const& text : {refusal([&] { second.begin(); }), refusal([&] {
                                static_cast<void>(second.resume(model.all()));
@@ -459,43 +451,29 @@ TEST_CASE("a setting that is no line is refused", "[checkpoint]") {
 
 namespace {
 
-/// Gathers among threads that stand for processes, as a rendezvous does among processes.
-class thread_meeting {
- public:
-  explicit thread_meeting(int ranks) : parts_(static_cast<std::size_t>(ranks)) {}
+/// @return the folder of a process of its own for one rank
+template <class End>
+run_folder apart(fs::path const& path, int ranks, End& end, std::string const& seed = "1") {
+  return {
+      path,
+      {.settings = {{"--width", "32"}, {"--seed", seed}}, .ranks = ranks},
+      std::make_unique<zbpp::checkpoint::ranks_apart<End>>(end)};
+}
 
-  std::vector<std::vector<std::byte>> all_gather(int rank, std::span<std::byte const> own) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !is_full_; });
-    parts_[static_cast<std::size_t>(rank)].assign(own.begin(), own.end());
-    is_full_ = ++present_ == parts_.size();
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return is_full_; });
-    auto all = parts_;
-    is_full_ = --present_ > 0;
-    changed_.notify_all();
-    return all;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::vector<std::byte>> parts_;
-  std::size_t present_ = 0;
-  bool is_full_ = false;
+/// Is an end that says it is rank 1, too, where it is rank 2.
+struct twin_of_rank_1 : thread_rendezvous {
+  [[nodiscard]] int rank() const { return own == 2 ? 1 : own; }
 };
 
-/// Is the end of a thread, with what `ranks_apart` calls.
-struct thread_rendezvous {
-  thread_meeting* meeting;
-  int own;
-
-  [[nodiscard]] int rank() const { return own; }
-  std::vector<std::vector<std::byte>> all_gather(std::span<std::byte const> part) const {
-    return meeting->all_gather(own, part);
-  }
-  void check() const {}
-};
+/// @return what each rank is refused with
+template <class Act>
+std::vector<std::string> refusals(int ranks, errc code, Act const& act) {
+  std::vector<std::string> told(static_cast<std::size_t>(ranks));
+  in_threads(ranks, [&](thread_rendezvous& end) {
+    told[static_cast<std::size_t>(end.rank())] = refusal(code, [&] { act(end); });
+  });
+  return told;
+}
 
 }  // namespace
 
@@ -504,27 +482,11 @@ TEST_CASE("ranks apart save one checkpoint, and notice that they see two folders
   scratch_folder const folder;
   scratch_folder const other;
   checkpointed_model model(entries, 4);
-  auto const in_threads = [&](auto const& work) {
-    thread_meeting meeting(ranks);
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks; ++rank)
-      threads.emplace_back([&, rank] {
-        thread_rendezvous end{&meeting, rank};
-        auto const make = [&](fs::path const& path) {
-          return run_folder(
-              path,
-              {.settings = {{"--width", "32"}, {"--seed", "1"}}, .ranks = ranks},
-              std::make_unique<zbpp::checkpoint::ranks_apart<thread_rendezvous>>(end));
-        };
-        work(rank, make);
-      });
-    for (auto& each : threads) each.join();
-  };
   std::vector<int> saved(ranks);
-  in_threads([&](int rank, auto const& make) {
-    run_folder run = make(folder.path());
+  in_threads(ranks, [&](thread_rendezvous& end) {
+    auto run = apart(folder.path(), ranks, end);
     run.begin();
-    saved[static_cast<std::size_t>(rank)] =
+    saved[static_cast<std::size_t>(end.rank())] =
         run.save({.steps = 4}, [&](int r) { return model.of_rank(r, ranks); });
   });
   CHECK(saved == std::vector{1, 1, 1});
@@ -532,18 +494,167 @@ TEST_CASE("ranks apart save one checkpoint, and notice that they see two folders
   CHECK(folder_of(folder.path(), 1).load(loaded.all()).steps == 4);
   CHECK(loaded == model);
 
-  std::vector<std::string> refused(ranks);
-  in_threads([&](int rank, auto const& make) {
-    run_folder run = make(rank == 2 ? other.path() : folder.path());
-    refused[static_cast<std::size_t>(rank)] =
-        refusal(errc::no_agreement, [&] { static_cast<void>(run.resume({})); });
+  auto const refused = refusals(ranks, errc::no_agreement, [&](thread_rendezvous& end) {
+    auto run = apart(end.rank() == 2 ? other.path() : folder.path(), ranks, end);
+    static_cast<void>(run.resume({}));
   });
   for (int rank = 0; rank < ranks; ++rank)
     CHECK(
         refused[static_cast<std::size_t>(rank)] ==
         (rank == 2 ? other : folder).path().string() +
-            ": has step-000004 at rank 0 and no checkpoint at rank 2; name a folder that "
-            "all machines share, such as one of a network file system");
+            ": has step-000004 at rank 0 and no checkpoint at rank 2; give all ranks the same run, "
+            "and a folder that all machines share");
+}
+
+TEST_CASE("ranks apart that differ are refused on all of them", "[checkpoint]") {
+  constexpr int ranks = 3;
+  scratch_folder const folder;
+  checkpointed_model model(entries, 4);
+  auto const check = [&](std::string const& right, auto const& act) {
+    for (auto const& text : refusals(ranks, errc::no_agreement, act))
+      CHECK(text == folder.path().string() + ": " + right);
+    CHECK(folder_of(folder.path(), 1).load({}).steps == 0);
+  };
+  auto const save_as = [&](run_folder run, std::int64_t step) {
+    static_cast<void>(run.save({.steps = step}, [&](int rank) {
+      return rank < ranks ? model.of_rank(rank, ranks) : std::vector<array>();
+    }));
+  };
+  auto const advice =
+      std::string("; give all ranks the same run, and a folder that all machines share");
+  check("has --seed: 1 at rank 0 and --seed: 7 at rank 1" + advice, [&](thread_rendezvous& end) {
+    apart(folder.path(), ranks, end, end.rank() == 1 ? "7" : "1").begin();
+  });
+  check(
+      "has 3 ranks, 2 settings at rank 0 and 4 ranks, 2 settings at rank 2" + advice,
+      [&](thread_rendezvous& end) {
+        static_cast<void>(apart(folder.path(), end.rank() == 2 ? 4 : 3, end).resume({}));
+      });
+  check(
+      "has step-000004 at rank 0 and step-000005 at rank 2" + advice, [&](thread_rendezvous& end) {
+        save_as(apart(folder.path(), ranks, end), end.rank() == 2 ? 5 : 4);
+      });
+  auto const have = [](int count, std::string const& own) {
+    return "is for " + std::to_string(count) + " ranks, and its processes have rank " + own +
+           "; give each rank one process";
+  };
+  for (int const count : {2, 4})
+    for (bool const begins : {false, true})
+      check(have(count, "0 1 2"), [&](thread_rendezvous& end) {
+        auto run = apart(folder.path(), count, end);
+        if (begins)
+          run.begin();
+        else
+          save_as(std::move(run), 4);
+      });
+  check(have(ranks, "0 1 1"), [&](thread_rendezvous& end) {
+    twin_of_rank_1 twin{end};
+    save_as(apart(folder.path(), ranks, twin), 4);
+  });
+}
+
+TEST_CASE(
+    "a folder is made where there is none, and all ranks learn why it cannot", "[checkpoint]") {
+  constexpr int ranks = 3;
+  scratch_folder const folder;
+  checkpointed_model model(entries, 4);
+  auto const deep = folder / "a/b/checkpoints/";
+  in_threads(ranks, [&](thread_rendezvous& end) {
+    auto run = apart(deep, ranks, end);
+    if (run.resume({}).steps == 0)
+      static_cast<void>(run.save({.steps = 4}, [&](int r) { return model.of_rank(r, ranks); }));
+  });
+  CHECK(folder_of(deep, 1).load(checkpointed_model(entries).all()).steps == 4);
+  {
+    auto alone = folder_of(folder / "c/d", 1);
+    REQUIRE(save(alone, 1, model, 1));  // without `begin`
+    CHECK(refusal(errc::io_failed, [&] {
+            static_cast<void>(folder_of(folder / "e", 1).load({}));
+          }) == (folder / "e").string() + ": cannot be read: No such file or directory");
+    CHECK_FALSE(fs::exists(folder / "e"));
+  }
+  auto const check = [&](errc code, std::string const& right, auto const& act) {
+    for (auto const& text : refusals(ranks, code, act)) CHECK_THAT(text, Catch::StartsWith(right));
+  };
+  write_text(folder / "notes", "mine");
+  check(
+      errc::io_failed,
+      (folder / "notes/a").string() + ": cannot be made: Not a directory",
+      [&](thread_rendezvous& end) { apart(folder / "notes/a/b", ranks, end).begin(); });
+  check(
+      errc::io_failed,
+      (folder / "away").string() + ": cannot be read: No such file or directory",
+      [&](thread_rendezvous& end) {
+        static_cast<void>(apart(end.rank() == 1 ? folder / "away" : deep, ranks, end).resume({}));
+      });
+  check(
+      errc::io_failed,
+      (folder / "away/step-000005").string() +
+          ": rank 0 has made it, and it is not there at rank 1; name a folder that all machines "
+          "share",
+      [&](thread_rendezvous& end) {
+        auto run = apart(end.rank() == 1 ? folder / "away" : deep, ranks, end);
+        static_cast<void>(run.save({.steps = 5}, [&](int r) { return model.of_rank(r, ranks); }));
+      });
+  check(
+      errc::bad_argument, deep.string() + ": has step-000004; resume", [&](thread_rendezvous& end) {
+        apart(deep, ranks, end).begin();
+      });
+  auto holder = folder_of(deep, 1);
+  static_cast<void>(holder.resume({}));
+  check(
+      errc::bad_argument,
+      deep.string() + ": is in use by another run, process ",
+      [&](thread_rendezvous& end) { static_cast<void>(apart(deep, ranks, end).resume({})); });
+  // What one rank asks for, and what it throws.
+  auto const other = folder / "other";
+  fs::copy(deep, other, fs::copy_options::recursive);
+  check(
+      errc::bad_format,
+      (other / "step-000004").string() + ": has no 'x' in its files",
+      [&](thread_rendezvous& end) {
+        float number = 0;
+        std::vector<array> wanted;
+        if (end.rank() == 2)
+          wanted.push_back(zbpp::checkpoint::array_of("x", std::span(&number, 1)));
+        static_cast<void>(apart(other, ranks, end).resume(wanted));
+      });
+  std::vector<std::string> thrown(ranks);
+  in_threads(ranks, [&](thread_rendezvous& end) {
+    try {
+      static_cast<void>(
+          apart(other, ranks, end).save({.steps = 9}, [](int rank) -> std::vector<array> {
+            if (rank == 1) throw std::runtime_error("no memory of rank 1");
+            return {};
+          }));
+    } catch (std::exception const& wrong) {
+      thrown[static_cast<std::size_t>(end.rank())] = wrong.what();
+    }
+  });
+  CHECK(thrown == std::vector<std::string>(ranks, "no memory of rank 1"));
+}
+
+TEST_CASE("a checkpoint without a manifest is skipped, and that is told", "[checkpoint]") {
+  scratch_folder const folder;
+  save_two(folder.path());
+  checkpointed_model model(entries, 0);
+  CHECK(folder_of(folder.path(), 2).skipped().empty());
+  fs::create_directory(folder / "step-000003");  // what is older is not in its place
+  fs::remove(folder / "step-000007/manifest.txt");
+  {
+    auto run = folder_of(folder.path(), 2);
+    CHECK(run.resume(model.all()).steps == 6);
+    CHECK(run.skipped() == std::vector{folder / "step-000007"});
+  }
+  fs::remove(folder / "step-000006/manifest.txt");
+  auto run = folder_of(folder.path(), 2);
+  run.begin();
+  CHECK(
+      run.skipped() ==
+      std::vector{folder / "step-000003", folder / "step-000006", folder / "step-000007"});
+  CHECK(save(run, 1, model, 2));
+  CHECK(run.skipped().empty());
+  CHECK_FALSE(fs::exists(folder / "step-000007"));
 }
 
 }  // namespace test_checkpoint_folder

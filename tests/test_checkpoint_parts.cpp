@@ -2,9 +2,13 @@
 //
 // Checkpoints whose arrays ranks have in parts: however the members of a tensor group divide them,
 // and whichever replica keeps a moment, any other grid loads the same bits; parts that are missing,
-// or do not fit each other, are refused by name.
+// or do not fit each other, are refused by name, when they are saved as when they are loaded.
 #include <zbpp/checkpoint/detail/blocks.hpp>
+#include <zbpp/checkpoint/detail/manifest.hpp>
+#include <zbpp/checkpoint/detail/stored_model.hpp>
 #include <zbpp/checkpoint/run_folder.hpp>
+#include <zbpp/io/checksum.hpp>
+#include <zbpp/io/file.hpp>
 #include <zbpp/optim/adamw.hpp>
 #include <zbpp/runtime/in_process_grid.hpp>
 #include <zbpp/zbpp.hpp>
@@ -15,11 +19,15 @@
 #include <support/scratch_folder.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
+#include <support/thread_meeting.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -121,8 +129,14 @@ void divide(Random& random, whole_array const& from, std::vector<std::vector<own
         cut(from, axis, cuts[i], cuts[i + 1] - cuts[i]));
 }
 
-run_folder folder_for(std::filesystem::path const& path, int ranks) {
-  return {path, {.settings = {{"a", "b"}}, .ranks = ranks}};
+std::vector<zbpp::checkpoint::setting> const settings{{"a", "b"}};
+
+run_folder folder_for(
+    std::filesystem::path const& path,
+    int ranks,
+    std::unique_ptr<zbpp::checkpoint::process_group> processes =
+        std::make_unique<zbpp::checkpoint::process_group>()) {
+  return {path, {.settings = settings, .ranks = ranks}, std::move(processes)};
 }
 
 std::vector<array> views_of(std::vector<own_array>& all) {
@@ -140,6 +154,105 @@ void save(
   REQUIRE(folder.save({.steps = step}, [&](int rank) {
     return views_of(by_rank[static_cast<std::size_t>(rank)]);
   }));
+}
+
+using parts = std::vector<std::vector<own_array>>;  // by rank
+
+// Writes what ranks have as a checkpoint, which nothing judges.
+void forge(std::filesystem::path const& path, std::int64_t step, parts by_rank) {
+  namespace detail = zbpp::checkpoint::detail;
+  auto const folder = path / run_folder::name(step);
+  std::filesystem::create_directories(folder);
+  detail::manifest made{{.steps = step}, {}, {}};
+  for (auto& own : by_rank) {
+    std::map<std::string, std::string> metadata;
+    for (auto const& [bytes, described] : own) {
+      auto const& name = described.name;
+      auto const sum = zbpp::checksum_of(std::span<std::byte const>(bytes));
+      metadata[detail::checksum_key(name)] = zbpp::hex_text(sum);
+      auto const& part = described.part;
+      if (part.whole > 0) metadata[detail::part_key(name)] = detail::to_text(part);
+    }
+    made.files.push_back(
+        write_arrays(folder / detail::rank_file_name(made.files.size()), views_of(own), metadata));
+  }
+  zbpp::write_file(folder / detail::manifest::file_name, detail::to_text(made, settings));
+}
+
+std::vector<own_array> blank(std::vector<whole_array> const& model) {
+  std::vector<own_array> all;
+  for (auto const& each : model) {
+    all.push_back(all_of(each));
+    std::ranges::fill(all.back().bytes, std::byte{0xA5});
+  }
+  return all;
+}
+
+// What is thrown in a thread, too: tests assert in one alone.
+std::string text_of_refusal(std::function<void()> const& act) {
+  try {
+    act();
+  } catch (zbpp::error const& refused) {
+    return refused.what();
+  }
+  return "<nothing was refused>";
+}
+
+// @return what a run is refused with that loads all arrays of a checkpoint, without what to do
+std::string refusal_to_load(
+    std::filesystem::path const& path, std::int64_t step, std::vector<whole_array> const& model) {
+  auto all = blank(model);
+  auto const text = refusal(
+      errc::bad_format, [&] { static_cast<void>(folder_for(path, 1).load(views_of(all))); });
+  auto const before = blank(model);
+  for (std::size_t i = 0; i < all.size(); ++i) CHECK((all[i].bytes == before[i].bytes));
+  auto const advice = text.find("; remove " + (path / run_folder::name(step)).string() + " to ");
+  CHECK(advice != std::string::npos);
+  return text.substr(0, advice);
+}
+
+std::map<std::string, std::string> files_below(std::filesystem::path const& path) {
+  std::map<std::string, std::string> all;
+  for (auto const& entry : std::filesystem::recursive_directory_iterator(path))
+    if (entry.path().extension() != ".lock")
+      all[entry.path().string()] = entry.is_directory() ? "" : zbpp::read_file(entry.path());
+  return all;
+}
+
+// Lets ranks save as the next step, in one process and apart; returns what each is told.
+std::vector<std::string> refusals_to_save(
+    std::filesystem::path const& path, std::int64_t step, parts by_rank) {
+  auto const ranks = static_cast<int>(by_rank.size());
+  auto const save_as = [&](run_folder to) {
+    return text_of_refusal([&] {
+      static_cast<void>(to.save({.steps = step}, [&](int rank) {
+        return views_of(by_rank[static_cast<std::size_t>(rank)]);
+      }));
+    });
+  };
+  std::vector<std::string> told(by_rank.size());
+  in_threads(ranks, [&](thread_rendezvous& end) {
+    told[static_cast<std::size_t>(end.rank())] = save_as(folder_for(
+        path, ranks, std::make_unique<zbpp::checkpoint::ranks_apart<thread_rendezvous>>(end)));
+  });
+  told.push_back(save_as(folder_for(path, ranks)));
+  return told;
+}
+
+// Checks that parts are refused by who loads them, and with the same text by who saves them, on all
+// ranks alike, and that all in the folder stays.
+std::string check_refused(
+    std::filesystem::path const& path,
+    std::int64_t step,
+    parts const& by_rank,
+    std::vector<whole_array> const& model) {
+  auto const before = files_below(path);
+  forge(path, step, by_rank);
+  auto const text = refusal_to_load(path, step, model);
+  std::filesystem::remove_all(path / run_folder::name(step));
+  for (auto const& told : refusals_to_save(path, step, by_rank)) CHECK(told == text);
+  CHECK((files_below(path) == before));
+  return text;
 }
 
 }  // namespace
@@ -178,39 +291,37 @@ TEST_CASE("parts that are missing or do not fit are refused", "[checkpoint]") {
   whole.shape = {6, 4};
   whole.bytes.resize(24);
   auto const refused = [&](std::vector<std::vector<own_array>> const& by_rank) {
-    save(folder.path(), 5, by_rank);
-    auto all = std::vector{all_of(whole)};
-    std::ranges::fill(all.front().bytes, std::byte{7});
-    auto const text = refusal(errc::bad_format, [&] {
-      static_cast<void>(folder_for(folder.path(), 1).load(views_of(all)));
-    });
-    CHECK(std::ranges::count(all.front().bytes, std::byte{7}) == 24);
-    CHECK_THAT(
-        text, Catch::EndsWith("; remove " + (folder / "step-000005").string() + " to begin anew"));
-    std::filesystem::remove_all(folder / "step-000005");
-    return text;
+    return check_refused(folder.path(), 5, by_rank, {whole});
   };
   CHECK_THAT(
       refused({{cut(whole, 0, 0, 2)}, {cut(whole, 0, 3, 3)}}),
-      Catch::Contains("step-000005: has 'w' in parts, of which some are missing"));
+      Catch::EndsWith("step-000005: has 'w' in parts, of which some are missing: "
+                      "rank-0.safetensors has 2 of 6 along axis 0 from 0, rank-1.safetensors has 3 "
+                      "of 6 along axis 0 from 3"));
   CHECK_THAT(
       refused({{cut(whole, 0, 0, 4)}, {cut(whole, 0, 3, 3)}}),
-      Catch::Contains("rank-1.safetensors: has 'w', which stands elsewhere, too"));
+      Catch::EndsWith("rank-1.safetensors: has 'w', which stands elsewhere, too: "
+                      "rank-1.safetensors has 3 of 6 along axis 0 from 3, rank-0.safetensors has 4 "
+                      "of 6 along axis 0 from 0; one rank saves what several have"));
   CHECK_THAT(
       refused({{cut(whole, 0, 0, 3)}, {cut(whole, 1, 0, 2)}}),
-      Catch::Contains("rank-1.safetensors: has 'w', which stands elsewhere, too"));
+      Catch::Contains("rank-1.safetensors has 2 of 4 along axis 1 from 0, rank-0"));
   CHECK_THAT(
       refused({{cut(whole, 0, 0, 3)}, {all_of(whole)}}),
-      Catch::Contains("rank-1.safetensors: has 'w', which stands elsewhere, too"));
+      Catch::Contains("rank-1.safetensors has all of it, rank-0.safetensors has 3 of 6"));
   auto longer = cut(whole, 0, 3, 3);
   longer.described.part.whole = 7;
   CHECK_THAT(
       refused({{cut(whole, 0, 0, 3)}, {longer}}),
-      Catch::Contains("rank-1.safetensors: has a part of 'w' as U8 of 7 x 4, and "
+      Catch::EndsWith("rank-1.safetensors: has a part of 'w' as U8 of 7 x 4, and "
                       "rank-0.safetensors one as U8 of 6 x 4"));
+  longer = all_of(whole);
+  longer.described.shape = {12, 2};
+  forge(folder.path(), 5, {{longer}, {}});
   CHECK_THAT(
-      refused({{longer}, {}}),
-      Catch::Contains("rank-0.safetensors: has 'w' as U8 of 7 x 4, here belongs U8 of 6 x 4"));
+      refusal_to_load(folder.path(), 5, {whole}),
+      Catch::EndsWith("rank-0.safetensors: has 'w' as U8 of 12 x 2, here belongs U8 of 6 x 4"));
+  std::filesystem::remove_all(folder / "step-000005");
 
   for (array_part const wrong :
        {array_part{2, 0, 6}, {-1, 0, 6}, {0, 4, 6}, {0, -1, 6}, {1, 0, 3}, {0, 1, 0}, {1, 0, 0}}) {
@@ -229,10 +340,157 @@ TEST_CASE("parts that are missing or do not fit are refused", "[checkpoint]") {
                 else
                   static_cast<void>(to.save({.steps = 9}, [&](int) { return own; }));
               }),
-          Catch::StartsWith("'w' is U8 of 3 x 4 from ") &&
+          Catch::StartsWith((loads ? "" : "rank 0: ") + std::string("'w' is U8 of 3 x 4 from ")) &&
               Catch::Contains("which does not lie in the whole array; give array_part the axis"));
   }
   CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("whatever loading refuses, saving refuses with the same text", "[checkpoint]") {
+  ZBPP_SEEDED(random, 9);
+  constexpr int ranks = 4;
+  auto const below = [&](std::size_t end) {
+    return static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(end) - 1));
+  };
+  for (int trial = 0; trial < thinned(60, 12); ++trial) {
+    scratch_folder const folder;
+    // One array in several parts, one that a rank has whole, and some more.
+    auto divided = random_array(random, "divided");
+    auto const axis = static_cast<int>(below(divided.shape.size()));
+    auto& length = divided.shape[static_cast<std::size_t>(axis)];
+    length = random.integer(ranks - 1, 2 * ranks);
+    divided.bytes.assign(
+        static_cast<std::size_t>(count_of(divided.shape)) * zbpp::checkpoint::size_of(divided.type),
+        std::byte{5});
+    std::vector const model{divided, random_array(random, "whole"), random_array(random, "more")};
+    parts good(ranks);
+    divide(random, model[2], good);
+    good[below(ranks)].push_back(all_of(model[1]));
+    // Rank `without` has none of it, the others have about as much.
+    auto const without = below(ranks);
+    std::vector<own_array*> own(ranks);
+    std::int64_t first = 0;
+    std::int64_t others = 0;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      if (rank == without) continue;
+      auto const end = ++others * length / (ranks - 1);
+      good[rank].insert(good[rank].begin(), cut(divided, axis, first, end - first));
+      first = end;
+    }
+    save(folder.path(), 1, good);
+    save(folder.path(), 2, good);
+
+    auto const victim = (without + 1 + below(ranks - 1)) % ranks;
+    auto const other = (victim + 1 + below(ranks - 1)) % ranks;
+    auto const part = [&](parts& of) -> own_array& { return of[victim].front(); };
+    auto const& place = good[victim].front().described;
+    auto const place_first = place.part.first;
+    auto const place_count = place.shape[static_cast<std::size_t>(axis)];
+    std::vector<std::pair<std::string, std::function<void(parts&)>>> const mutations{
+        {"a part is left out", [&](parts& of) { of[victim].erase(of[victim].begin()); }},
+        {"a part is there twice", [&](parts& of) { of[without].push_back(part(of)); }},
+        {"a part is there whole, too", [&](parts& of) { of[without].push_back(all_of(divided)); }},
+        {"a part is too long",
+         [&](parts& of) {
+           auto const back = place_first > 0 ? 1 : 0;
+           part(of) = cut(divided, axis, place_first - back, place_count + 1);
+         }},
+        {"a part is too short",
+         [&](parts& of) { part(of) = cut(divided, axis, place_first, place_count - 1); }},
+        {"a part lies elsewhere",
+         [&](parts& of) { part(of).described.part.first = place_first > 0 ? place_first - 1 : 1; }},
+        {"a part has another type",
+         [&](parts& of) {
+           auto& type = part(of).described.type;
+           type = type == number_type::i8    ? number_type::u8
+                  : type == number_type::u8  ? number_type::i8
+                  : type == number_type::i16 ? number_type::u16
+                                             : number_type::i16;
+         }},
+        {"a part has another whole", [&](parts& of) { ++part(of).described.part.whole; }},
+        {"a part has another number of axes",
+         [&](parts& of) { part(of).described.shape.push_back(1); }},
+        {"a part is along another axis",
+         [&](parts& of) {
+           part(of).described.shape.push_back(1);
+           part(of).described.part = {static_cast<int>(divided.shape.size()), 0, 2};
+         }},
+        {"an array is there twice",
+         [&](parts& of) {
+           std::erase_if(
+               of[other], [](auto const& each) { return each.described.name == "whole"; });
+           std::erase_if(
+               of[victim], [](auto const& each) { return each.described.name == "whole"; });
+           of[other].push_back(all_of(model[1]));
+           of[victim].push_back(all_of(model[1]));
+         }},
+        {"nothing of an array is there, too", [&](parts& of) {
+           of[without].push_back(cut(divided, axis, 0, 0));
+           for (std::size_t rank = 0; rank < ranks; ++rank)
+             if (rank != without) of[rank].erase(of[rank].begin());
+         }}};
+    for (auto const& [name, mutate] : mutations) {
+      INFO("trial " << trial << ": " << name);
+      auto wrong = good;
+      mutate(wrong);
+      auto const text = check_refused(folder.path(), 3, wrong, model);
+      CHECK_THAT(text, Catch::Contains("'divided'") || Catch::Contains("'whole'"));
+      auto loaded = blank(model);
+      CHECK(folder_for(folder.path(), 1).load(views_of(loaded)).steps == 2);
+      for (std::size_t i = 0; i < model.size(); ++i) CHECK((loaded[i].bytes == model[i].bytes));
+    }
+    save(folder.path(), 3, good);
+    auto loaded = blank(model);
+    CHECK(folder_for(folder.path(), 1).load(views_of(loaded)).steps == 3);
+  }
+}
+
+TEST_CASE("what a file or manifest would not give back is refused on all ranks", "[checkpoint]") {
+  ZBPP_SEEDED(random, 10);
+  scratch_folder const folder;
+  std::vector const model{random_array(random, "a"), random_array(random, "b")};
+  parts const good{{all_of(model[0])}, {all_of(model[1])}, {}};
+  save(folder.path(), 1, good);
+  save(folder.path(), 2, good);
+  auto const before = files_below(folder.path());
+  auto const check = [&](own_array const& more, std::string const& right) {
+    auto wrong = good;
+    wrong[1].push_back(more);
+    for (auto const& told : refusals_to_save(folder.path(), 3, wrong)) CHECK(told == right);
+    std::filesystem::remove_all(folder / "step-000003");  // has no manifest
+    CHECK((files_below(folder.path()) == before));
+  };
+  own_array more{{std::byte{2}}, {"c", number_type::boolean, {1}, {}}};
+  check(more, "rank 1: 'c' has a byte of a bool that is neither 0 nor 1; save it as another type");
+  more.described.type = number_type::u8;
+  more.described.shape.assign(65, 1);
+  check(more, "rank 1: 'c' has more than 64 axes; join some");
+  more.described.shape = {2};
+  check(more, "rank 1: 'c' has 1 bytes, which are not U8 of 2");
+  more.described.name = "b";
+  more.described.shape = {1};
+  check(more, "rank 1: two entries of a checkpoint are 'b'; give each its own name");
+  more.described.name = "\xFF";
+  check(more, "rank 1: a name in a checkpoint is not valid UTF-8; give it another one");
+
+  run_folder long_one(
+      folder.path(),
+      {.settings = {{"a", "b"}, {"c", std::string(std::size_t{1} << 20U, 'x')}}, .ranks = 1});
+  CHECK(
+      refusal([&] {
+        static_cast<void>(long_one.save({.steps = 3}, [](int) { return std::vector<array>(); }));
+      }) ==
+      "the manifest of a checkpoint has more than 1 MiB; give the run_folder shorter settings");
+  CHECK((files_below(folder.path()) == before));
+  for (std::int64_t const step : {1, 2})
+    CHECK(
+        refusal([&] {
+          static_cast<void>(folder_for(folder.path(), 1).save({.steps = step}, [](int) {
+            return std::vector<array>();
+          }));
+        }) == folder.path().string() +
+                  ": has step-000002; resume from there, or choose another folder to begin anew");
+  CHECK((files_below(folder.path()) == before));
 }
 
 TEST_CASE("the text of a part is read again, and no other text", "[checkpoint]") {

@@ -99,7 +99,7 @@ class saver {
  public:
   using process_group = zbpp::checkpoint::process_group;
 
-  /// @param folder     exists, and is the same for all ranks
+  /// @param folder     the same for all ranks
   /// @param every      steps from one checkpoint to the next
   /// @param policy     of the run, to be told
   /// @param processes  connects the ranks, where they are apart
@@ -168,8 +168,11 @@ class saver {
 
   /// @return what to tell of the beginning of a run that resumes
   [[nodiscard]] std::string resumed_text() const {
-    if (last() == 0) return "resumed: there is no checkpoint in " + path_.string() + " yet";
-    auto text = "resumed: " + path().string();
+    std::string text;
+    for (auto const& skipped : folder_.skipped())
+      text += "skipped: " + skipped.string() + " has no manifest; the next checkpoint removes it\n";
+    if (last() == 0) return text + "resumed: there is no checkpoint in " + path_.string() + " yet";
+    text += "resumed: " + path().string();
     if (folder_.split() == split_) return text;
     char const* comma = ", of ";
     for (auto const& [name, value] : folder_.split())

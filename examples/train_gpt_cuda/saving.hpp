@@ -102,8 +102,11 @@ class saver {
 
   /// @return what to tell of a run that resumes
   [[nodiscard]] std::string resumed_text() const {
-    if (folder_->last() > 0) return "resumed: " + folder_->path().string();
-    return "resumed: there is no checkpoint in " + o_->checkpoint.string() + " yet";
+    std::string text;
+    for (auto const& skipped : folder_->skipped())
+      text += "skipped: " + skipped.string() + " has no manifest; the next checkpoint removes it\n";
+    if (folder_->last() > 0) return text + "resumed: " + folder_->path().string();
+    return text + "resumed: there is no checkpoint in " + o_->checkpoint.string() + " yet";
   }
   /// @return how many steps after so many others a checkpoint is due
   [[nodiscard]] std::int64_t until_due(std::int64_t done) const {

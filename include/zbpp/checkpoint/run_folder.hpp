@@ -7,19 +7,20 @@
 
 #include <zbpp/checkpoint/detail/files.hpp>
 #include <zbpp/checkpoint/detail/manifest.hpp>
+#include <zbpp/checkpoint/detail/stored_model.hpp>
 #include <zbpp/checkpoint/metadata.hpp>
 #include <zbpp/checkpoint/safetensors.hpp>
 #include <zbpp/runtime/training.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace zbpp::checkpoint {
@@ -68,10 +69,10 @@ class ranks_apart final : public process_group {
 };
 
 /// Writes and reads the checkpoints of one run. All its processes make one, and call it at the same
-/// time; what fails on one of them, that one has to tell the others.
+/// time; but for `load`, what fails in one of them is thrown in all.
 class run_folder {
  public:
-  /// @param folder  exists, and is the same for all processes
+  /// @param folder  the same for all processes; the first makes it, where there is none
   /// @throws error (bad_argument) naming a setting that is no line
   run_folder(
       std::filesystem::path folder,
@@ -81,7 +82,8 @@ class run_folder {
   /// Locks the folder for this run, which is a new one.
   /// @throws error (bad_argument) when there are checkpoints, which would go when the next are
   ///         whole; when another run holds the folder; (bad_argument) or when something lies there
-  ///         that no run leaves, such as a pipe; (io_failed)
+  ///         that no run leaves, such as a pipe; (no_agreement) naming what processes do not
+  ///         describe alike, or ranks that are not in one process each; (io_failed)
   void begin();
 
   /// Locks the folder for this run, and sets arrays to those of the newest checkpoint, where there
@@ -96,18 +98,21 @@ class run_folder {
   /// @return what `pipeline::resume` takes
   /// @throws error (bad_format) that names the file, and says which folder to remove: when it is
   ///         torn, altered, missing, or of another run, step or rank, or an array is missing, there
-  ///         twice, or of another type or shape. No checkpoint is skipped without a word;
+  ///         twice, or of another type or shape; none that has a manifest is skipped;
   ///         (bad_argument) naming an array that is no part of its whole
   [[nodiscard]] training_state load(std::span<array const> arrays);
 
-  /// Writes a checkpoint. Older ones go when it is whole, but for the newest of them; where a
-  /// number is not finite, nothing is written, so that the last good ones stay.
+  /// Writes a checkpoint. Older ones go when it is whole and `load` would take it, but for the
+  /// newest of them; where a number is not finite, nothing is written, so that the last good ones
+  /// stay.
   /// @param state      of the pipeline, after more steps than at the last one
   /// @param arrays_of  gives what a rank of this process saves; what several ranks have alike, one
   ///                   of them
   /// @return whether it was written
   /// @throws error (io_failed) with the path; (bad_argument) naming an array that is no part of its
-  ///         whole, or that a file cannot have; those before are as they were
+  ///         whole, or that a file cannot have; (bad_format) as `load` does, naming one whose parts
+  ///         are missing, there twice, or do not fit each other; (no_agreement) when the processes
+  ///         do not save one step, or have not each rank once; those before are as they were
   [[nodiscard]] bool save(
       training_state const& state, std::function<std::vector<array>(int rank)> const& arrays_of);
 
@@ -117,17 +122,22 @@ class run_folder {
   [[nodiscard]] std::filesystem::path path() const;
   /// @return how that checkpoint was split
   [[nodiscard]] std::vector<setting> const& split() const noexcept { return split_; }
+  /// @return the folders of newer ones that do not count, as they have no manifest: a program died
+  ///         before they were whole, or the file is lost; `save` removes them
+  [[nodiscard]] std::vector<std::filesystem::path> skipped() const;
 
   /// @return the name of the checkpoint of a step, such as `step-000020`
   [[nodiscard]] static std::string name(std::int64_t step);
 
  private:
   void hold();
+  std::vector<std::string> together(std::function<void(std::string& told)> const& work);
   void on_first(std::function<void()> const& work);
-  [[nodiscard]] bool all_of(bool own);
-  void require_same_folder();
+  std::vector<file_record> by_rank(std::function<file_record(int rank)> const& work);
+  void require_alike(std::string const& text);
 
   void refuse_strangers() const;
+  void refuse_since(std::int64_t step) const;
   void for_each_step(
       std::function<void(std::int64_t, std::filesystem::path const&)> const& work) const;
   [[nodiscard]] std::vector<std::int64_t> list(bool finished) const;
@@ -135,17 +145,19 @@ class run_folder {
   void make_room(std::int64_t step) const;
   [[nodiscard]] file_record write(
       training_state const& state, int rank, std::span<array const> arrays);
-  [[nodiscard]] std::vector<file_record> gather(std::span<std::pair<int, file_record> const> own);
   void finish(training_state const& state, std::vector<file_record> files) const;
 
   [[nodiscard]] detail::manifest read_manifest(std::int64_t step) const;
   [[nodiscard]] stored_file open(detail::manifest const& of, int rank) const;
+  [[nodiscard]] detail::stored_model open_all(
+      detail::manifest const& of, std::deque<stored_file>& files) const;
   void read(detail::manifest const& of, std::span<array const> to) const;
   [[noreturn]] void refuse(std::int64_t step, std::string const& reason) const;
 
   std::filesystem::path folder_;
   run_description run_;
   std::unique_ptr<process_group> processes_;
+  int first_rank_ = 0;                       // of this process
   std::optional<detail::folder_lock> lock_;  // of the first process
   std::int64_t last_ = 0;
   std::vector<setting> split_;

@@ -193,7 +193,8 @@ class stored_file {
 /// @param metadata  texts that are saved with the arrays
 /// @param between   called between pieces; what it throws ends the work
 /// @throws error (io_failed) with the path; (bad_argument) naming an array whose bytes do not fit
-///         its type and shape, or a name that is there twice, reserved or not UTF-8
+///         its type and shape, of more than 64 axes, or a name that is there twice, reserved or
+///         not UTF-8
 file_record write_arrays(
     std::filesystem::path const& path,
     std::span<array const> arrays,

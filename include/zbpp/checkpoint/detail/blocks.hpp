@@ -32,14 +32,14 @@ struct block {
 /// @return the number of elements that two blocks of one array have in common
 [[nodiscard]] std::uint64_t common_count(block const& one, block const& other) noexcept;
 
-/// Copies the elements that two blocks of one array have in common.
-/// @param size  bytes of an element
+/// Copies the elements that two blocks of one array have in common, of which there are some.
+/// @param axis  from which on; the spans have one index of those before
 void copy_common(
     block const& from,
     std::span<std::byte const> source,
     block const& to,
     std::span<std::byte> target,
-    std::size_t size);
+    std::size_t axis = 0);
 
 /// Writes a part as the metadata of a file has it: axis, first, whole.
 [[nodiscard]] std::string to_text(array_part const& part);

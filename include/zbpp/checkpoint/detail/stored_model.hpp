@@ -34,6 +34,8 @@ class stored_model {
   /// @throws error (bad_format) naming an array that stands in another file, too, or that is no
   ///         part of the same array as others with its name
   void add(stored_file const& file);
+  /// Refuses arrays in parts of which some are missing, as `read` does.
+  void require_whole_arrays() const;
   /// Reads an array, or a part of one.
   /// @param wanted  lies in its whole array, and has the bytes of its shape
   /// @return its bytes
@@ -46,9 +48,9 @@ class stored_model {
     stored_file const* file;
     stored_array const* array;
     block at;
-    bool is_whole;
   };
 
+  void require_all(std::string const& name, number_type type, block const& of) const;
   void read_piece(
       std::string const& name, piece const& from, block const& to, std::span<std::byte> all) const;
 

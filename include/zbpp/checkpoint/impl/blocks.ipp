@@ -10,7 +10,6 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
@@ -58,40 +57,27 @@ ZBPP_INLINE std::uint64_t common_count(block const& one, block const& other) noe
   return count;
 }
 
+// Where both blocks are alike along all later axes, their elements lie next to each other.
 ZBPP_INLINE void copy_common(
     block const& from,
     std::span<std::byte const> source,
     block const& to,
     std::span<std::byte> target,
-    std::size_t size) {
-  if (common_count(from, to) == 0) return;
+    std::size_t axis) {
   auto const axes = from.whole.size();
-  // Along the last axes, which both have whole, the elements lie next to each other.
-  std::size_t outer = axes;
-  std::size_t run = size;  // bytes
-  while (outer > 0) {
-    auto const common = common_along(from, to, --outer);
-    run *= static_cast<std::size_t>(common.count);
-    if (common.count != from.shape[outer] || common.count != to.shape[outer]) break;
-  }
-  auto const offset = [&](block const& in, std::vector<std::int64_t> const& at) {
-    std::int64_t elements = 0;
-    for (std::size_t axis = 0; axis < axes; ++axis)
-      elements = elements * in.shape[axis] + (at[axis] - in.first[axis]);
-    return static_cast<std::size_t>(elements) * size;
-  };
-  std::vector<std::int64_t> at;
-  for (std::size_t axis = 0; axis < axes; ++axis) at.push_back(common_along(from, to, axis).first);
-  for (;;) {
-    std::memcpy(target.data() + offset(to, at), source.data() + offset(from, at), run);
-    auto axis = outer;
-    for (; axis > 0; --axis) {
-      auto const common = common_along(from, to, axis - 1);
-      if (++at[axis - 1] < common.first + common.count) break;
-      at[axis - 1] = common.first;
-    }
-    if (axis == 0) return;
-  }
+  if (axes == 0) return static_cast<void>(std::ranges::copy(source, target.begin()));
+  bool is_run = true;
+  for (auto later = axis + 1; later < axes; ++later)
+    is_run = is_run && from.first[later] == to.first[later] && from.shape[later] == to.shape[later];
+  auto const size = [](std::int64_t length) { return static_cast<std::size_t>(length); };
+  auto const [first, count] = common_along(from, to, axis);
+  auto const row = source.size() / size(from.shape[axis]);  // bytes of an index
+  auto const target_row = target.size() / size(to.shape[axis]);
+  source = source.subspan(size(first - from.first[axis]) * row, size(count) * row);
+  target = target.subspan(size(first - to.first[axis]) * target_row);
+  if (is_run) return static_cast<void>(std::ranges::copy(source, target.begin()));
+  for (; !source.empty(); source = source.subspan(row), target = target.subspan(target_row))
+    copy_common(from, source.first(row), to, target.first(target_row), axis + 1);
 }
 
 ZBPP_INLINE std::string to_text(array_part const& part) {

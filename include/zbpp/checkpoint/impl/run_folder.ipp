@@ -22,6 +22,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -38,26 +39,25 @@ namespace zbpp::checkpoint {
 
 namespace detail {
 
-/// @return whether no number has the largest exponent, which is that of infinities and nan
+/// @return whether no number has the largest exponent, which is that of infinities and nan; the
+/// last
+///         two bytes of a number have it
 /// @source IEEE 754, binary interchange formats
-template <class Bits>
-[[nodiscard]] bool are_finite(std::span<std::byte const> numbers, Bits exponent) {
-  for (std::size_t at = 0; at < numbers.size(); at += sizeof(Bits)) {
-    Bits bits = 0;
-    std::memcpy(&bits, numbers.data() + at, sizeof bits);
+[[nodiscard]] ZBPP_INLINE bool is_finite(array const& of) {
+  std::uint16_t exponent = 0;
+  switch (of.type) {
+    case number_type::f64: exponent = 0x7FF0; break;
+    case number_type::f32:
+    case number_type::bf16: exponent = 0x7F80; break;
+    case number_type::f16: exponent = 0x7C00; break;
+    default: return true;
+  }
+  for (auto end = size_of(of.type); end <= of.bytes.size(); end += size_of(of.type)) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, of.bytes.data() + end - sizeof bits, sizeof bits);
     if ((bits & exponent) == exponent) return false;
   }
   return true;
-}
-
-[[nodiscard]] ZBPP_INLINE bool is_finite(array const& of) {
-  switch (of.type) {
-    case number_type::f64: return are_finite<std::uint64_t>(of.bytes, 0x7FF0000000000000U);
-    case number_type::f32: return are_finite<std::uint32_t>(of.bytes, 0x7F800000U);
-    case number_type::f16: return are_finite<std::uint16_t>(of.bytes, 0x7C00U);
-    case number_type::bf16: return are_finite<std::uint16_t>(of.bytes, 0x7F80U);
-    default: return true;
-  }
 }
 
 /// Lists what the metadata of a rank's file says: which file of which checkpoint it is.
@@ -86,6 +86,17 @@ ZBPP_INLINE void check_part(array const& of) {
 [[noreturn]] ZBPP_INLINE void fail(
     std::filesystem::path const& path, char const* doing, std::error_code const& reason) {
   throw error(errc::io_failed, path.string() + ": " + doing + ": " + reason.message());
+}
+
+/// Makes a folder where there is none, and those above it, and puts them on the disk.
+ZBPP_INLINE void make_folder(std::filesystem::path const& path) {
+  std::error_code fault;
+  if (std::filesystem::exists(path, fault)) return;
+  auto const above = std::filesystem::absolute(path).parent_path();
+  make_folder(above);
+  std::filesystem::create_directory(path, fault);
+  if (fault) fail(path, "cannot be made", fault);
+  sync_folder(above);
 }
 
 /// Refuses what no run leaves under the name of a part of a checkpoint.
@@ -123,6 +134,9 @@ ZBPP_INLINE run_folder::run_folder(
   zbpp::detail::require(
       run_.ranks > 0 && run_.keep > 0 && processes_ != nullptr,
       "a run_folder needs a rank, a checkpoint to keep and a process_group at least");
+  auto const own = processes_->own_ranks(run_.ranks);
+  zbpp::detail::require(!own.empty(), "a process has a rank of its run_folder at least");
+  first_rank_ = own.front();
   for (auto const* list : {&run_.settings, &run_.split})
     for (auto const& [name, value] : *list)
       if ((name + value).find('\n') != std::string::npos || name.find(": ") != std::string::npos)
@@ -145,17 +159,14 @@ ZBPP_INLINE std::filesystem::path run_folder::path() const {
 
 ZBPP_INLINE void run_folder::begin() {
   hold();
-  if (auto const all = list(true); !all.empty())
-    throw error(
-        errc::bad_argument,
-        folder_.string() + ": has " + name(all.back()) +
-            "; resume from there, or choose another folder to begin anew");
+  on_first([&] { refuse_since(0); });
 }
 
 ZBPP_INLINE training_state run_folder::resume(std::span<array const> arrays) {
   hold();
-  auto const state = load(arrays);
-  require_same_folder();
+  training_state state;
+  together([&](std::string&) { state = load(arrays); });
+  require_alike(last_ == 0 ? "no checkpoint" : name(last_));
   return state;
 }
 
@@ -176,63 +187,128 @@ ZBPP_INLINE training_state run_folder::load(std::span<array const> arrays) {
 
 ZBPP_INLINE bool run_folder::save(
     training_state const& state, std::function<std::vector<array>(int rank)> const& arrays_of) {
-  zbpp::detail::require(
-      state.steps > last_, "a checkpoint is saved after more steps than the one before");
-  std::vector<std::pair<int, std::vector<array>>> own;
-  for (int const rank : processes_->own_ranks(run_.ranks)) own.emplace_back(rank, arrays_of(rank));
-  for (auto const& [rank, arrays] : own) std::ranges::for_each(arrays, detail::check_part);
-  if (!all_of(std::ranges::all_of(own, [](auto const& each) {
-        return std::ranges::all_of(each.second, detail::is_finite);
-      })))
-    return false;
+  require_alike(name(state.steps));
+  std::map<int, std::vector<array>> own;
+  auto const finite = by_rank([&](int rank) {
+    zbpp::detail::require(
+        state.steps > last_, "a checkpoint is saved after more steps than the one before");
+    auto const& arrays = own[rank] = arrays_of(rank);
+    std::ranges::for_each(arrays, detail::check_part);
+    return file_record{.size = std::ranges::all_of(arrays, detail::is_finite)};
+  });
+  if (std::ranges::find(finite, 0U, &file_record::size) != finite.end()) return false;
   on_first([&] { make_room(state.steps); });
-  std::vector<std::pair<int, file_record>> written;
-  for (auto const& [rank, arrays] : own) written.emplace_back(rank, write(state, rank, arrays));
-  auto files = gather(written);
+  auto files = by_rank([&](int rank) { return write(state, rank, own[rank]); });
   on_first([&] { finish(state, std::move(files)); });
   last_ = state.steps;
   split_ = run_.split;
   return true;
 }
 
+// What fails in one process fails in all, with one text: none waits for what will not come.
+ZBPP_INLINE std::vector<std::string> run_folder::together(
+    std::function<void(std::string& told)> const& work) {
+  constexpr char done = -1;  // no code of an error
+  std::string own(1, done);
+  std::exception_ptr thrown;
+  try {
+    work(own);
+  } catch (std::exception const& wrong) {
+    auto const* const known = dynamic_cast<error const*>(&wrong);
+    own = static_cast<char>(known != nullptr ? known->code() : errc::peer_failed);
+    own += zbpp::detail::text_of(wrong);
+    thrown = std::current_exception();
+  }
+  auto const parts = processes_->all_gather(std::as_bytes(std::span(own)));
+  if (thrown) std::rethrow_exception(thrown);
+  std::vector<std::string> all;
+  for (auto const& part : parts) {
+    zbpp::detail::require(!part.empty(), "processes of a run call its run_folder alike");
+    auto& text = all.emplace_back(reinterpret_cast<char const*>(part.data()), part.size());
+    if (text[0] != done) throw error(static_cast<errc>(text[0]), text.substr(1));
+    text.erase(0, 1);
+  }
+  return all;
+}
+
 // The others wait for what the first does for all.
 ZBPP_INLINE void run_folder::on_first(std::function<void()> const& work) {
-  if (processes_->own_ranks(run_.ranks).front() == 0) work();
-  static_cast<void>(processes_->all_gather({}));
+  together([&](std::string&) {
+    if (first_rank_ == 0) work();
+  });
 }
 
-ZBPP_INLINE bool run_folder::all_of(bool own) {
-  auto const byte = static_cast<std::byte>(own);
-  auto const all = processes_->all_gather(std::span(&byte, 1));
-  return std::ranges::all_of(all, [](auto const& each) { return each.at(0) == std::byte{1}; });
+// Does some work for each rank, in the one process that has it.
+ZBPP_INLINE std::vector<file_record> run_folder::by_rank(
+    std::function<file_record(int rank)> const& work) {
+  using words = std::array<std::uint64_t, 3>;
+  auto const told = together([&](std::string& own) {
+    for (int const rank : processes_->own_ranks(run_.ranks)) try {
+        auto const [size, checksum] = work(rank);
+        words const made{static_cast<std::uint64_t>(rank), size, checksum};
+        own.append(reinterpret_cast<char const*>(made.data()), sizeof made);
+      } catch (error& wrong) {
+        if (wrong.code() == errc::bad_argument) wrong.locate({.rank = rank});
+        throw;
+      }
+  });
+  std::vector<file_record> all(static_cast<std::size_t>(run_.ranks));
+  std::vector<int> found;
+  for (auto const& text : told)
+    for (std::size_t at = 0; at + sizeof(words) <= text.size(); at += sizeof(words)) {
+      words each{};
+      std::memcpy(each.data(), text.data() + at, sizeof each);
+      found.push_back(static_cast<int>(each[0]));
+      if (each[0] < all.size()) all[each[0]] = {each[1], each[2]};
+    }
+  std::ranges::sort(found);
+  if (found == processes_->process_group::own_ranks(run_.ranks)) return all;
+  std::string ranks;
+  for (int const rank : found) ranks.append(" ").append(std::to_string(rank));
+  throw error(
+      errc::no_agreement,
+      folder_.string() + ": is for " + std::to_string(run_.ranks) +
+          " ranks, and its processes have rank" + ranks + "; give each rank one process");
 }
 
-ZBPP_INLINE void run_folder::require_same_folder() {
-  std::array<std::int64_t, 2> const own{processes_->own_ranks(run_.ranks).front(), last_};
-  auto const all = processes_->all_gather(std::as_bytes(std::span(own)));
-  auto const found = [&](std::size_t process) {
-    std::array<std::int64_t, 2> words{};
-    zbpp::detail::require(
-        all[process].size() == sizeof words, "processes of a run gather their parts alike");
-    std::memcpy(words.data(), all[process].data(), sizeof words);
-    auto const [rank, step] = words;
-    return (step == 0 ? std::string("no checkpoint") : name(step)) + " at rank " +
-           std::to_string(rank);
-  };
-  auto const newest = [](std::string const& text) { return text.substr(0, text.find(" at ")); };
-  for (std::size_t process = 1; process < all.size(); ++process)
-    if (newest(found(process)) != newest(found(0)))
+// Refuses processes that differ in what they have to have alike.
+ZBPP_INLINE void run_folder::require_alike(std::string const& text) {
+  auto const rank = " at rank " + std::to_string(first_rank_);
+  auto const all = together([&](std::string& own) { own += text + rank; });
+  auto const what = [](std::string const& from) { return from.substr(0, from.rfind(" at ")); };
+  for (auto const& each : all)
+    if (what(each) != what(all.front()))
       throw error(
           errc::no_agreement,
-          folder_.string() + ": has " + found(0) + " and " + found(process) +
-              "; name a folder that all machines share, such as one of a network file system");
+          folder_.string() + ": has " + all.front() + " and " + each +
+              "; give all ranks the same run, and a folder that all machines share");
 }
 
 ZBPP_INLINE void run_folder::hold() {
   on_first([&] {
+    detail::make_folder(folder_);
     if (!lock_) lock_.emplace(folder_);
+    refuse_strangers();
   });
-  refuse_strangers();
+  require_alike(
+      std::to_string(run_.ranks) + " ranks, " + std::to_string(run_.settings.size()) + " settings");
+  for (auto const& [name, value] : run_.settings) require_alike(name + ": " + value);
+  by_rank([](int) { return file_record(); });  // refuses ranks that are missing or there twice
+}
+
+ZBPP_INLINE void run_folder::refuse_since(std::int64_t step) const {
+  if (auto const all = list(true); !all.empty() && all.back() >= step)
+    throw error(
+        errc::bad_argument,
+        folder_.string() + ": has " + name(all.back()) +
+            "; resume from there, or choose another folder to begin anew");
+}
+
+ZBPP_INLINE std::vector<std::filesystem::path> run_folder::skipped() const {
+  std::vector<std::filesystem::path> all;
+  for (auto const step : list(false))
+    if (step > last_) all.push_back(folder_ / name(step));
+  return all;
 }
 
 // Reading such might never end, and whoever put it there may want it.
@@ -292,14 +368,20 @@ ZBPP_INLINE void run_folder::remove(std::int64_t step) const {
 
 // Removes what dead programs left unfinished, too.
 ZBPP_INLINE void run_folder::make_room(std::int64_t step) const {
+  detail::make_folder(folder_);
+  refuse_since(step);
   for (auto const unfinished : list(false)) remove(unfinished);
-  std::error_code fault;
-  std::filesystem::create_directory(folder_ / name(step), fault);
-  if (fault) detail::fail(folder_ / name(step), "cannot be made", fault);
+  detail::make_folder(folder_ / name(step));
 }
 
 ZBPP_INLINE file_record
 run_folder::write(training_state const& state, int rank, std::span<array const> arrays) {
+  auto const folder = folder_ / name(state.steps);
+  if (std::error_code fault; !std::filesystem::exists(folder, fault))
+    throw error(
+        errc::io_failed,
+        folder.string() + ": rank 0 has made it, and it is not there at rank " +
+            std::to_string(rank) + "; name a folder that all machines share");
   auto const place = static_cast<std::size_t>(rank);
   std::map<std::string, std::string> metadata{{training_key, to_text(state)}};
   for (auto const& each :
@@ -313,42 +395,26 @@ run_folder::write(training_state const& state, int rank, std::span<array const> 
     if (each.part.whole > 0)
       metadata.emplace(detail::part_key(each.name), detail::to_text(each.part));
   }
-  auto const folder = folder_ / name(state.steps);
-  try {
-    return write_arrays(
-        folder / detail::rank_file_name(place), arrays, metadata, [&] { processes_->check(); });
-  } catch (error const& wrong) {
-    std::error_code none;
-    if (wrong.code() != errc::io_failed || std::filesystem::exists(folder, none)) throw;
-    throw error(
-        errc::io_failed,
-        std::string(wrong.what()) +
-            "; rank 0 has made the folder, and it is not here: name a folder that all machines "
-            "share");
-  }
-}
-
-ZBPP_INLINE std::vector<file_record> run_folder::gather(
-    std::span<std::pair<int, file_record> const> own) {
-  using words = std::array<std::uint64_t, 3>;
-  std::vector<words> sent;
-  for (auto const& [rank, record] : own)
-    sent.push_back({static_cast<std::uint64_t>(rank), record.size, record.checksum});
-  std::vector<file_record> all(static_cast<std::size_t>(run_.ranks));
-  for (auto const& part : processes_->all_gather(std::as_bytes(std::span(sent))))
-    for (std::size_t at = 0; at + sizeof(words) <= part.size(); at += sizeof(words)) {
-      words each{};
-      std::memcpy(each.data(), part.data() + at, sizeof each);
-      all.at(static_cast<std::size_t>(each[0])) = {each[1], each[2]};
-    }
-  return all;
+  return write_arrays(
+      folder / detail::rank_file_name(place), arrays, metadata, [&] { processes_->check(); });
 }
 
 // What makes it count is the name of the manifest, once the disk has all else.
 ZBPP_INLINE void run_folder::finish(
     training_state const& state, std::vector<file_record> files) const {
   auto const path = folder_ / name(state.steps);
-  auto const text = detail::to_text({state, run_.split, std::move(files)}, run_.settings);
+  detail::manifest const made{state, run_.split, std::move(files)};
+  auto const text = detail::to_text(made, run_.settings);
+  try {
+    zbpp::detail::require(
+        text.size() <= detail::manifest::largest_size,
+        "the manifest of a checkpoint has more than 1 MiB; give the run_folder shorter settings");
+    std::deque<stored_file> opened;
+    open_all(made, opened).require_whole_arrays();
+  } catch (...) {
+    remove(state.steps);
+    throw;
+  }
   sync_folder(path);
   std::array<std::span<std::byte const>, 1> const pieces{std::as_bytes(std::span(text))};
   write_durably(path / detail::manifest::file_name, pieces);
@@ -398,14 +464,9 @@ ZBPP_INLINE stored_file run_folder::open(detail::manifest const& of, int rank) c
   auto const& record = of.files[place];
   auto const path = folder_ / name(of.state.steps) / detail::rank_file_name(place);
   std::string reason;
-  try {
-    detail::regular_file const file(path);
-    if (file.size() != record.size)
-      reason = "has " + std::to_string(file.size()) + " bytes and should have " +
-               std::to_string(record.size) + ": it is torn";
-  } catch (error const& wrong) {
-    throw error(errc::bad_format, wrong.what());
-  }
+  if (auto const size = detail::regular_file(path).size(); size != record.size)
+    reason = "has " + std::to_string(size) + " bytes and should have " +
+             std::to_string(record.size) + ": it is torn";
   try {
     stored_file file(path);
     if (file.record() == record) return file;
@@ -422,12 +483,19 @@ ZBPP_INLINE stored_file run_folder::open(detail::manifest const& of, int rank) c
   throw error(errc::bad_format, path.string() + ": " + reason);
 }
 
+// Loading and saving judge the files of all ranks by this alone.
+ZBPP_INLINE detail::stored_model run_folder::open_all(
+    detail::manifest const& of, std::deque<stored_file>& files) const {
+  detail::stored_model model(folder_ / name(of.state.steps));
+  for (int rank = 0; rank < static_cast<int>(of.files.size()); ++rank)
+    model.add(files.emplace_back(open(of, rank)));
+  return model;
+}
+
 ZBPP_INLINE void run_folder::read(detail::manifest const& of, std::span<array const> to) const {
   try {
     std::deque<stored_file> files;
-    detail::stored_model model(folder_ / name(of.state.steps));
-    for (int rank = 0; rank < static_cast<int>(of.files.size()); ++rank)
-      model.add(files.emplace_back(open(of, rank)));
+    auto const model = open_all(of, files);
     std::vector<std::vector<std::byte>> all;  // before anything is changed
     for (auto const& each : to) all.push_back(model.read(each));
     for (std::size_t i = 0; i < to.size(); ++i) std::ranges::copy(all[i], to[i].bytes.begin());

@@ -50,6 +50,12 @@ ZBPP_INLINE std::optional<std::uint64_t> size_of(
 namespace detail {
 
 inline constexpr std::uint64_t largest_header = 100'000'000;  // bytes, of the format
+inline constexpr std::size_t most_axes = 64;                  // more than any array has
+
+[[nodiscard]] ZBPP_INLINE bool are_right(number_type type, std::span<std::byte const> bytes) {
+  return type != number_type::boolean ||
+         std::ranges::all_of(bytes, [](std::byte each) { return each <= std::byte{1}; });
+}
 
 /// Reads the header of a file.
 class header_reader {
@@ -121,9 +127,8 @@ class header_reader {
       auto const& list = members[member];
       auto const wrong =
           "has a " + std::string(names[member]) + " that is no list of whole numbers";
-      constexpr std::size_t longest = 64;  // more dimensions than any array has
       if (!list.is(kind::array)) refuse_it(wrong);
-      if (list.size() > longest) refuse("a list has more than 64 numbers");
+      if (list.size() > most_axes) refuse("a list has more than 64 numbers");
       std::vector<std::int64_t> read;
       list.for_each([&](value const& each) {
         if (each.is(kind::array)) refuse("it has lists in lists");
@@ -203,25 +208,25 @@ class header_reader {
 
 /// Refuses what a file cannot have.
 ZBPP_INLINE void check_arrays(std::span<array const* const> arrays) {
+  auto const refuse = [](std::string const& wrong) { throw error(errc::bad_argument, wrong); };
   std::vector<std::string_view> names;
   for (auto const* each : arrays) {
+    auto const name = "'" + each->name + "'";
     if (each->name == "__metadata__")
-      throw error(
-          errc::bad_argument,
-          "an entry of a checkpoint is '__metadata__', which the format has for itself; give it "
-          "another name");
+      refuse("an entry of a checkpoint is '__metadata__', which the format has for itself; give it "
+             "another name");
+    if (each->shape.size() > most_axes) refuse(name + " has more than 64 axes; join some");
     if (size_of(each->type, each->shape) != each->bytes.size())
-      throw error(
-          errc::bad_argument,
-          "'" + each->name + "' has " + std::to_string(each->bytes.size()) +
-              " bytes, which are not " + describe(to_string(each->type), each->shape));
+      refuse(
+          name + " has " + std::to_string(each->bytes.size()) + " bytes, which are not " +
+          describe(to_string(each->type), each->shape));
+    if (!are_right(each->type, each->bytes))
+      refuse(name + " has a byte of a bool that is neither 0 nor 1; save it as another type");
     names.push_back(each->name);
   }
   std::ranges::sort(names);
   if (auto const twice = std::ranges::adjacent_find(names); twice != names.end())
-    throw error(
-        errc::bad_argument,
-        "two entries of a checkpoint are '" + std::string(*twice) + "'; give each its own name");
+    refuse("two entries of a checkpoint are '" + std::string(*twice) + "'; give each its own name");
 }
 
 }  // namespace detail
@@ -273,8 +278,7 @@ ZBPP_INLINE stored_file::stored_file(std::filesystem::path path) : file_(std::mo
 ZBPP_INLINE void stored_file::read(stored_array const& from, std::span<std::byte> to) const {
   zbpp::detail::require(to.size() == from.end - from.begin, "an array is read as it was saved");
   file_.read(data_ + from.begin, to);
-  if (from.type == number_type::boolean &&
-      std::ranges::any_of(to, [](std::byte each) { return each > std::byte{1}; }))
+  if (!detail::are_right(from.type, to))
     throw error(
         errc::bad_format,
         path().string() +

@@ -25,6 +25,16 @@ ZBPP_INLINE std::string part_key(std::string const& name) { return "part of " + 
   throw error(errc::bad_format, file.path().string() + ": " + reason);
 }
 
+/// Says which file has a block, and where that lies in the array.
+[[nodiscard]] ZBPP_INLINE std::string place_of(stored_file const& file, block const& at) {
+  auto text = file.path().filename().string() + " has ";
+  for (std::size_t axis = 0; axis < at.whole.size(); ++axis)
+    if (at.shape[axis] != at.whole[axis])
+      return text + std::to_string(at.shape[axis]) + " of " + std::to_string(at.whole[axis]) +
+             " along axis " + std::to_string(axis) + " from " + std::to_string(at.first[axis]);
+  return text + "all of it";
+}
+
 ZBPP_INLINE void stored_model::add(stored_file const& file) {
   for (auto const& [name, array] : file.header().arrays) {
     array_part part;
@@ -36,7 +46,7 @@ ZBPP_INLINE void stored_model::add(stored_file const& file) {
       part = *found;
     }
     auto& all = pieces_[name];
-    piece const own{&file, &array, block_of(array.shape, part), part.whole == 0};
+    piece const own{&file, &array, block_of(array.shape, part)};
     for (auto const& other : all) {
       if (other.at.whole != own.at.whole || other.array->type != array.type)
         refuse_file(
@@ -44,11 +54,31 @@ ZBPP_INLINE void stored_model::add(stored_file const& file) {
             "has a part of '" + name + "' as " + describe(to_string(array.type), own.at.whole) +
                 ", and " + other.file->path().filename().string() + " one as " +
                 describe(to_string(other.array->type), other.at.whole));
-      if (other.is_whole || own.is_whole || common_count(other.at, own.at) > 0)
-        refuse_file(file, "has '" + name + "', which stands elsewhere, too");
+      if (common_count(other.at, own.at) > 0)
+        refuse_file(
+            file,
+            "has '" + name + "', which stands elsewhere, too: " + place_of(file, own.at) + ", " +
+                place_of(*other.file, other.at) + "; one rank saves what several have");
     }
     all.push_back(own);
   }
+}
+
+ZBPP_INLINE void stored_model::require_whole_arrays() const {
+  for (auto const& [name, all] : pieces_)
+    require_all(name, all.front().array->type, block_of(all.front().at.whole, {}));
+}
+
+ZBPP_INLINE void stored_model::require_all(
+    std::string const& name, number_type type, block const& of) const {
+  auto text = path_.string() + ": has '" + name + "' in parts, of which some are missing";
+  auto const* comma = ": ";
+  std::uint64_t count = 0;
+  for (auto const& each : pieces_.find(name)->second) {
+    text.append(std::exchange(comma, ", ")).append(place_of(*each.file, each.at));
+    count += common_count(each.at, of);
+  }
+  if (size_of(type, of.shape) != count * size_of(type)) throw error(errc::bad_format, text);
 }
 
 ZBPP_INLINE std::vector<std::byte> stored_model::read(array const& wanted) const {
@@ -57,21 +87,15 @@ ZBPP_INLINE std::vector<std::byte> stored_model::read(array const& wanted) const
     throw error(errc::bad_format, path_.string() + ": has no '" + wanted.name + "' in its files");
   auto const to = block_of(wanted.shape, wanted.part);
   std::vector<std::byte> all(wanted.bytes.size());
-  std::uint64_t count = 0;
   for (auto const& each : found->second) {
     if (each.array->type != wanted.type || each.at.whole != to.whole)
       refuse_file(
           *each.file,
           "has '" + wanted.name + "' as " + describe(to_string(each.array->type), each.at.whole) +
               ", here belongs " + describe(to_string(wanted.type), to.whole));
-    auto const common = common_count(each.at, to);
-    if (common > 0) read_piece(wanted.name, each, to, all);
-    count += common;
+    if (common_count(each.at, to) > 0) read_piece(wanted.name, each, to, all);
   }
-  if (count * size_of(wanted.type) != all.size())
-    throw error(
-        errc::bad_format,
-        path_.string() + ": has '" + wanted.name + "' in parts, of which some are missing");
+  require_all(wanted.name, wanted.type, to);
   return all;
 }
 
@@ -86,7 +110,7 @@ ZBPP_INLINE void stored_model::read_piece(
     refuse_file(
         *from.file,
         "is damaged: the bytes of '" + name + "' have another checksum than its header states");
-  copy_common(from.at, bytes, to, all, size_of(from.array->type));
+  copy_common(from.at, bytes, to, all);
 }
 
 }  // namespace zbpp::checkpoint::detail
