@@ -131,7 +131,7 @@ class run_folder {
 
  private:
   void hold();
-  std::vector<std::string> together(std::function<void(std::string& told)> const& work);
+  std::vector<std::string> together(std::function<void(std::string& answer)> const& work);
   void on_first(std::function<void()> const& work);
   std::vector<file_record> by_rank(std::function<file_record(int rank)> const& work);
   void require_alike(std::string const& text);

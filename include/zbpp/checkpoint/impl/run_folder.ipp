@@ -207,7 +207,7 @@ ZBPP_INLINE bool run_folder::save(
 
 // What fails in one process fails in all, with one text: none waits for what will not come.
 ZBPP_INLINE std::vector<std::string> run_folder::together(
-    std::function<void(std::string& told)> const& work) {
+    std::function<void(std::string& answer)> const& work) {
   constexpr char done = -1;  // no code of an error
   std::string own(1, done);
   std::exception_ptr thrown;
@@ -242,7 +242,7 @@ ZBPP_INLINE void run_folder::on_first(std::function<void()> const& work) {
 ZBPP_INLINE std::vector<file_record> run_folder::by_rank(
     std::function<file_record(int rank)> const& work) {
   using words = std::array<std::uint64_t, 3>;
-  auto const told = together([&](std::string& own) {
+  auto const answers = together([&](std::string& own) {
     for (int const rank : processes_->own_ranks(run_.ranks)) try {
         auto const [size, checksum] = work(rank);
         words const made{static_cast<std::uint64_t>(rank), size, checksum};
@@ -254,7 +254,7 @@ ZBPP_INLINE std::vector<file_record> run_folder::by_rank(
   });
   std::vector<file_record> all(static_cast<std::size_t>(run_.ranks));
   std::vector<int> found;
-  for (auto const& text : told)
+  for (auto const& text : answers)
     for (std::size_t at = 0; at + sizeof(words) <= text.size(); at += sizeof(words)) {
       words each{};
       std::memcpy(each.data(), text.data() + at, sizeof each);
@@ -275,9 +275,11 @@ ZBPP_INLINE std::vector<file_record> run_folder::by_rank(
 ZBPP_INLINE void run_folder::require_alike(std::string const& text) {
   auto const rank = " at rank " + std::to_string(first_rank_);
   auto const all = together([&](std::string& own) { own += text + rank; });
-  auto const what = [](std::string const& from) { return from.substr(0, from.rfind(" at ")); };
+  auto const value_of = [](std::string const& answer) {
+    return answer.substr(0, answer.rfind(" at "));
+  };
   for (auto const& each : all)
-    if (what(each) != what(all.front()))
+    if (value_of(each) != value_of(all.front()))
       throw error(
           errc::no_agreement,
           folder_.string() + ": has " + all.front() + " and " + each +
