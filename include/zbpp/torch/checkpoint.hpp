@@ -58,6 +58,7 @@ struct kept_moments {
   std::function<void(int layer, bool has_some)> keep;
   /// Gives those of a layer that has some, in the order of the names.
   std::function<std::vector<std::span<float>>(int layer)> of;
+  std::int64_t* missed = nullptr;  ///< steps of the run, by layer; null where that is no matter
 };
 
 /// @throws error (bad_argument) unless the layers are those of the tensors that are trained, in
@@ -165,6 +166,8 @@ detail::saved_state detail::state_of(
             each.values.subspan(optimizer.first_moment(layer), optimizer.at(layer).weights.size()));
       return all;
     };
+    if constexpr (requires { optimizer.missed_steps(); })
+      moments.missed = optimizer.missed_steps().data();
     return state_of_moments(entries, moments);
   } else {
     using fields = param_state<Optimizer>;

@@ -249,6 +249,9 @@ inline saved_state state_of_moments(
   made.save = [stepped, moments](std::vector<named_tensor>& to) {
     for (int layer = 0; layer < std::ssize(stepped); ++layer) {
       auto const& [name, parameter] = stepped[static_cast<std::size_t>(layer)];
+      auto const missed = moments.missed == nullptr ? 0 : moments.missed[layer];
+      if (missed != 0)
+        to.push_back({state_name(name, "missed_steps"), at::scalar_tensor(missed, at::kLong)});
       bool const has_some = moments.has(layer);
       auto const values = has_some ? moments.of(layer) : std::vector<std::span<float>>();
       for (std::size_t i = 0; i < moments.names.size(); ++i)
@@ -261,6 +264,13 @@ inline saved_state state_of_moments(
   made.load = [stepped, moments](stored_entries& from, loading& to) {
     for (int layer = 0; layer < std::ssize(stepped); ++layer) {
       auto const& [name, parameter] = stepped[static_cast<std::size_t>(layer)];
+      if (moments.missed != nullptr) {
+        auto const missed = at::from_blob(moments.missed + layer, {}, at::kLong);
+        if (auto const entry = state_name(name, "missed_steps"); has_entry(from, entry))
+          to.entries.push_back({entry, missed});
+        else  // as in older files, and where it has taken all steps
+          to.afterwards.push_back([missed] { missed.zero_(); });
+      }
       auto const first = state_name(name, moments.names.front().c_str());
       bool const has_none = is_undefined(from, first);
       // Older files say nothing of what was frozen.
