@@ -40,7 +40,10 @@ namespace {
 
 // Asks both for the same, at random.
 template <class Rule, class OnCpu>
-void check(typename Rule::settings const& settings, std::vector<std::size_t> const& sizes) {
+void check(
+    typename Rule::settings const& settings,
+    std::vector<std::size_t> const& sizes,
+    bool misses = false) {
   ZBPP_SEEDED(random, sizes.size());
   checked_gpus const gpus({.seed = sizes.size() + 1});
   values all(sizes, random);
@@ -53,6 +56,12 @@ void check(typename Rule::settings const& settings, std::vector<std::size_t> con
   std::int64_t updates = 0;
   for (int round = 0; round < thinned(12, 5); ++round) {
     all.refill(random);
+    if constexpr (requires { cpu.missed_steps(); })
+      if (misses && random.integer(0, 2) == 0) {
+        updates += random.integer(0, 3);
+        for (auto& missed : cpu.missed_steps()) missed = random.integer(0, updates + 1);
+        gpu_optim::write(gpu.missed(), cpu.missed_steps());
+      }
     zbpp::step_settings update{
         .updates = updates,
         .learning_rate = random.real(0, 0.1),
@@ -99,6 +108,35 @@ TEST_CASE("AdamW on GPUs has the bits of AdamW on the CPU", "[cuda]") {
     for (auto const& sizes : grids())
       check<zbpp::cuda::detail::adamw_rule, zbpp::optim::adamw>(
           {.weight_decay = 0.01F, .undo = undo}, sizes);
+}
+
+TEST_CASE("layers on GPUs that missed steps have the bits of those on the CPU", "[cuda]") {
+  for (auto const undo : {undo_method::weights, undo_method::copies})
+    for (auto const& sizes : grids())
+      check<zbpp::cuda::detail::adamw_rule, zbpp::optim::adamw>(
+          {.weight_decay = 0.01F, .undo = undo}, sizes, true);
+}
+
+TEST_CASE("a layer on a GPU that is trained from now on steps as in a fresh AdamW", "[cuda]") {
+  ZBPP_SEEDED(random, 4);
+  checked_gpus const gpus({.seed = 4});
+  values all({300, 4097}, random);
+  on_gpu<zbpp::cuda::detail::adamw_rule> late(all.there);
+  std::vector<zbpp::optim::adamw> fresh;
+  for (auto const& each : all.here) fresh.emplace_back(std::vector{each});
+  zbpp::cuda::device_context context({}, 1, {}, {});
+  zbpp::arena memory;
+  zbpp::pass_context const there(memory, zbpp::backend_kind::cuda, &context);
+  constexpr std::int64_t updates = 12;
+  gpu_optim::write(late.missed(), std::vector<std::int64_t>{0, updates});
+  for (std::int64_t step = 0; step < 5; ++step) {
+    all.refill(random);
+    fresh[0].step({.updates = updates + step, .learning_rate = 0.1}, zbpp::pass_context(memory));
+    fresh[1].step({.updates = step, .learning_rate = 0.1}, zbpp::pass_context(memory));
+    late.step({.updates = updates + step, .learning_rate = 0.1}, there);
+    context.compute().synchronize();
+    CHECK(is_same(all.weights, {all.device_weights.data(), all.device_weights.size()}));
+  }
 }
 
 TEST_CASE("gradient descent on GPUs has the bits of that on the CPU", "[cuda]") {

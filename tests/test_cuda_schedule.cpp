@@ -89,6 +89,12 @@ void check(
       context.compute().synchronize();
       rates = random_rates(random, random.integer(1, 5));
       gpu.set_schedule(rates, updates);
+    } else if (act == 3) {
+      context.compute().synchronize();
+      if constexpr (requires { cpu.missed_steps(); }) {
+        cpu.missed_steps()[1] = random.integer(0, updates);
+        gpu_optim::write(gpu.missed(), cpu.missed_steps());
+      }
     }
     if (act != 0) {
       cpu.step({.updates = updates, .learning_rate = rate_of(rates, updates)}, here);
@@ -236,7 +242,7 @@ struct history {
   friend bool operator==(history const&, history const&) = default;
 };
 
-/// Trains two stages; in the middle the rates change.
+/// Trains two stages; in the middle the rates change, and what layers have missed.
 history train(
     cuda::replay replay, model::options const& machine, int left_out = -1, bool is_async = false) {
   ZBPP_SEEDED(random, 5);
@@ -259,7 +265,10 @@ history train(
       stages};
   for (int i = 0; i < steps; ++i) {
     if (i == 5)
-      for (auto& stage : stages) stage.rule().set_schedule(other, i);
+      for (auto& stage : stages) {
+        stage.rule().set_schedule(other, i);
+        gpu_optim::write(stage.rule().missed(), std::vector<std::int64_t>{3});
+      }
     seen.losses.push_back(is_async ? pipe.step_async().get().losses : pipe.step().losses);
   }
   for (auto& of : all)
@@ -281,6 +290,8 @@ history train_alone() {
   for (auto& of : all) rules.emplace_back(of.here);
   zbpp::arena memory;
   for (int i = 0; i < steps; ++i) {
+    if (i == 5)
+      for (auto& rule : rules) rule.missed_steps()[0] = 3;
     seen.losses.emplace_back(
         microbatches, static_cast<double>(all.back().weights[0] + static_cast<float>(i)));
     for (std::size_t s = 0; s < all.size(); ++s) {

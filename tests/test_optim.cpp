@@ -10,6 +10,7 @@
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -326,6 +327,7 @@ TEST_CASE("a layer that moves and freezes steps as one that stays", "[optim]") {
     auto plain = make(std::vector<layer>{{weights, gradients}});
     CHECK(own.has_moments(0) == !source->is_frozen);
     bool was_trained = !source->is_frozen;
+    std::int64_t taken = 0;  // by the layer
     for (int step = 0; step < 40; ++step) {
       source->is_frozen = random.chance(0.5);
       was_trained = was_trained || !source->is_frozen;
@@ -336,7 +338,7 @@ TEST_CASE("a layer that moves and freezes steps as one that stays", "[optim]") {
       own.measure(states, ctx());
       CHECK((states[0] == gradient_state{}) == source->is_frozen);
       step_settings settings{.updates = step, .learning_rate = 0.01};
-      if (!source->is_frozen) plain.step(settings, ctx());
+      if (!source->is_frozen) plain.step({.updates = taken++, .learning_rate = 0.01}, ctx());
       settings.is_final = random.chance(0.3);
       own.step(settings, ctx());
       if (!settings.is_final && random.chance(0.5)) {
@@ -362,6 +364,191 @@ TEST_CASE("a layer that moves and freezes steps as one that stays", "[optim]") {
       return sgd(std::move(layers), {.momentum = 0.5F, .weight_decay = 0.1F, .undo = undo});
     });
   }
+}
+
+namespace {
+
+// Steps a parameter that is trained in some steps of a run only, in double.
+struct reference {
+  std::vector<double> weights = {1, 2, 3};
+  std::vector<double> mean = std::vector<double>(3);
+  std::vector<double> mean_square = std::vector<double>(3);
+  int taken = 0;
+
+  void step(std::vector<float> const& gradients) {
+    ++taken;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      auto const g = static_cast<double>(gradients[i]);
+      mean[i] = 0.9 * mean[i] + 0.1 * g;
+      mean_square[i] = 0.999 * mean_square[i] + 0.001 * g * g;
+      auto const m = mean[i] / (1 - std::pow(0.9, taken));
+      auto const v = mean_square[i] / (1 - std::pow(0.999, taken));
+      weights[i] -= 0.1 * m / (std::sqrt(v) + 1e-8);
+    }
+  }
+};
+
+// AdamW of one layer that can be frozen, and of one that stays as it is.
+struct freezing_adamw {
+  std::shared_ptr<moving> source = std::make_shared<moving>();
+  std::vector<float> other_weights = std::vector<float>(2, 1.0F);
+  std::vector<float> other_gradients = std::vector<float>(2);
+  adamw own;
+
+  explicit freezing_adamw(undo_method undo = undo_method::weights, bool is_frozen = false)
+      : own(layers(is_frozen), {.undo = undo}) {}
+
+  void step(step_settings const& settings, std::vector<float> const& gradients, bool is_frozen) {
+    source->is_frozen = is_frozen;
+    source->gradients = gradients;
+    own.step(settings, ctx());
+  }
+  [[nodiscard]] bool is_near(reference const& expected) const {
+    for (std::size_t i = 0; i < 3; ++i)
+      if (std::abs(static_cast<double>(source->weights[i]) - expected.weights[i]) > 1e-5)
+        return false;
+    return true;
+  }
+
+ private:
+  std::vector<layer> layers(bool is_frozen) {
+    source->is_frozen = is_frozen;
+    layer made{{}, {}, false, true, source};
+    if (!is_frozen) source->locate(made);
+    return {made, {other_weights, other_gradients}};
+  }
+};
+
+step_settings settings_of(std::int64_t updates) {
+  return {.updates = updates, .learning_rate = 0.1};
+}
+
+std::vector<float> random_gradients(zbpp::test::seeded_random& random) {
+  std::vector<float> made(3);
+  for (auto& g : made) g = static_cast<float>(random.real(-1, 1));
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("a layer that was frozen steps as one of a fresh AdamW", "[optim]") {
+  for (auto const undo : {undo_method::weights, undo_method::copies})
+    for (bool const was_trained : {false, true})
+      for (int const frozen : {1, 7, 1000}) {
+        ZBPP_SEEDED(random, static_cast<std::uint64_t>(frozen));
+        CAPTURE(was_trained, frozen);
+        freezing_adamw some(undo, !was_trained);
+        reference expected;
+        std::int64_t updates = 0;
+        auto const train = [&](int steps) {
+          for (int i = 0; i < steps; ++i) {
+            auto const gradients = random_gradients(random);
+            expected.step(gradients);
+            some.step(settings_of(updates++), gradients, false);
+            REQUIRE(some.is_near(expected));
+          }
+        };
+        train(was_trained ? 3 : 0);
+        auto const before = some.source->weights;
+        for (int i = 0; i < frozen; ++i) some.step(settings_of(updates++), {5, 5, 5}, true);
+        CHECK(is_same(some.source->weights, before));
+        CHECK(some.own.missed_steps()[0] == frozen);
+        CHECK(some.own.missed_steps()[1] == 0);
+        train(20);
+        CHECK(some.own.missed_steps()[0] == frozen);
+      }
+}
+
+TEST_CASE("what a step that is taken back has counted is gone", "[optim]") {
+  for (auto const undo : {undo_method::weights, undo_method::copies}) {
+    ZBPP_SEEDED(random, 7);
+    freezing_adamw some(undo, true);
+    reference expected;
+    std::int64_t updates = 0;
+    std::int64_t missed = 0;
+    for (int round = 0; round < 60; ++round) {
+      auto const gradients = random_gradients(random);
+      bool const is_frozen = round < 2 || random.chance(0.5);
+      auto early = settings_of(updates);
+      early.is_final = false;
+      auto const before = some.source->weights;
+      some.step(early, gradients, is_frozen);
+      CHECK(some.own.missed_steps()[0] == missed);
+      auto const act = random.integer(0, 3);
+      if (act > 0) {
+        some.own.undo(ctx());
+        CHECK(some.own.missed_steps()[0] == missed);
+        CHECK(is_same(some.source->weights, before));
+      }
+      if (act == 1) {
+        some.own.skip(ctx());  // the run does not count the step
+        CHECK(some.own.missed_steps()[0] == missed);
+        continue;
+      }
+      if (act == 0)
+        some.own.commit(ctx());
+      else
+        some.step(settings_of(updates), gradients, is_frozen);
+      ++updates;
+      if (is_frozen) ++missed;
+      if (!is_frozen) expected.step(gradients);
+      CHECK(some.own.missed_steps()[0] == missed);
+      CHECK(some.is_near(expected));
+    }
+    CHECK(missed > 2);
+    CHECK(expected.taken > 2);
+  }
+}
+
+TEST_CASE("a layer that missed more steps than there were steps as in the first one", "[optim]") {
+  ZBPP_SEEDED(random, 9);
+  freezing_adamw first;
+  freezing_adamw other;
+  other.own.missed_steps()[0] = 50;
+  auto const gradients = random_gradients(random);
+  first.step(settings_of(0), gradients, false);
+  other.step(settings_of(3), gradients, false);
+  CHECK(is_same(other.source->weights, first.source->weights));
+}
+
+TEST_CASE("AdamW goes on from the steps that its layers had missed", "[optim]") {
+  for (bool const tells : {true, false}) {
+    ZBPP_SEEDED(random, 10);
+    freezing_adamw whole;
+    std::int64_t updates = 0;
+    for (; updates < 9; ++updates)
+      whole.step(settings_of(updates), random_gradients(random), updates > 0 && updates < 7);
+    freezing_adamw again;
+    again.source->weights = whole.source->weights;
+    std::ranges::copy(whole.own.mean(), again.own.mean().begin());
+    std::ranges::copy(whole.own.mean_square(), again.own.mean_square().begin());
+    if (tells) std::ranges::copy(whole.own.missed_steps(), again.own.missed_steps().begin());
+    auto const gradients = random_gradients(random);
+    whole.step(settings_of(updates), gradients, false);
+    // Without the number a layer has taken all steps of the run, as older checkpoints have it.
+    again.step(settings_of(updates), gradients, false);
+    CHECK(is_same(whole.source->weights, again.source->weights) == tells);
+    CHECK(again.own.missed_steps()[0] == (tells ? 6 : 0));
+  }
+}
+
+TEST_CASE("replicas that share AdamW keep the steps that each layer missed", "[optim]") {
+  ZBPP_SEEDED(random, 11);
+  freezing_adamw whole;
+  freezing_adamw first;
+  freezing_adamw second;
+  first.own.share(0, 1);
+  second.own.share(1, 2);
+  for (int step = 0; step < 12; ++step) {
+    auto const gradients = random_gradients(random);
+    for (auto* each : {&whole, &first, &second}) {
+      each->other_gradients = {gradients[0], gradients[1]};
+      each->step(settings_of(step), gradients, step > 1 && step < 6);
+    }
+    CHECK(is_same(first.source->weights, whole.source->weights));
+    CHECK(is_same(second.other_weights, whole.other_weights));
+  }
+  CHECK(first.own.missed_steps()[0] == 4);
 }
 
 }  // namespace test_optim

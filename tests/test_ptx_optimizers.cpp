@@ -27,7 +27,7 @@ using zbpp::cuda::lanes;
 // Structures are compared without the bytes between their members, which nobody writes.
 bool same_tile(tile const& a, tile const& b, std::int64_t) {
   return a.weights == b.weights && a.gradients == b.gradients && a.first == b.first &&
-         a.size == b.size && a.decays == b.decays;
+         a.size == b.size && a.decays == b.decays && a.layer == b.layer;
 }
 bool same_state(zbpp::gradient_state const& a, zbpp::gradient_state const& b, std::int64_t) {
   return ptx::is_near(a.sum_of_squares, b.sum_of_squares, 0) && a.is_finite == b.is_finite;
@@ -35,9 +35,9 @@ bool same_state(zbpp::gradient_state const& a, zbpp::gradient_state const& b, st
 bool same_schedule(schedule const& a, schedule const& b, std::int64_t) {
   return a.updates == b.updates && a.rates == b.rates && a.count == b.count;
 }
-template <class Rule>
-bool same_rule(Rule const& a, Rule const& b, std::int64_t) {
-  return std::memcmp(&a, &b, sizeof(a)) == 0;
+bool same_rule(adamw_rule const& a, adamw_rule const& b, std::int64_t) {
+  return std::memcmp(&a.n, &b.n, sizeof a.n) == 0 && a.step.updates == b.step.updates &&
+         a.step.learning_rate == b.step.learning_rate;
 }
 
 // Some layers, and what an optimizer has of them.
@@ -55,6 +55,10 @@ struct layers {
     kept.moments = memory.filled<float>("moments", 2 * count, [&] { return std::fabs(number()); });
     kept.before = memory.add<float>("before", 3 * count);
     kept.count = weights;
+    // The first has taken all steps, the second none, the third some.
+    kept.missed = memory.filled<std::int64_t>(
+        "missed", sizes.size(), [number = 0]() mutable { return number++ % 3 * 50; });
+    kept.layers = static_cast<std::int64_t>(sizes.size());
     tiles = memory.add<tile>("tiles", static_cast<std::size_t>(tile_count), same_tile);
     ends = memory.add<std::int64_t>("ends", sizes.size());
     sums = memory.add<double>("sums", static_cast<std::size_t>(tile_count));
@@ -89,7 +93,8 @@ struct layers {
     std::int64_t first_tile = 0;
     for (std::size_t l = 0; l < sizes.size(); ++l) {
       auto const end = first_tile + tile_rows::rows_of(sizes[l]);
-      tile const whole{weight + first, gradient + first, first, sizes[l], l % 2 == 0};
+      auto const number = static_cast<std::int64_t>(l);
+      tile const whole{weight + first, gradient + first, first, sizes[l], l % 2 == 0, number};
       check(kernels, tile_rows{tiles + first_tile, whole, ends + l, end});
       first += sizes[l];
       first_tile = end;

@@ -540,6 +540,46 @@ TEST_CASE("moments of what was frozen once are saved and loaded", "[torch][check
   });
 }
 
+TEST_CASE(
+    "steps that were missed are saved, and files of before have none", "[torch][checkpoint]") {
+  scratch_folder const folder;
+  zbpp::arena memory;
+  zbpp::pass_context const ctx(memory);
+  auto const make = [] {
+    return std::vector<zbpp::torch::named_tensor>{
+        {"a", at::ones({2, 2}).requires_grad_()}, {"b", at::ones({2, 2}).requires_grad_()}};
+  };
+  auto const step = [&](auto const& all, auto& optimizer, int number, bool is_frozen) {
+    all[0].value.set_requires_grad(!is_frozen);
+    for (auto const& each : all)
+      if (each.value.requires_grad()) each.value.mutable_grad() = at::full({2, 2}, number + 1.0);
+    optimizer.step({.updates = number, .learning_rate = 0.1}, ctx);
+  };
+  for (bool const is_frozen : {false, true}) {
+    auto const all = make();
+    auto const other = make();
+    zbpp::optim::adamw optimizer(layers_of(all));
+    zbpp::optim::adamw again(layers_of(other));
+    again.missed_steps()[0] = 77;
+    int updates = 0;
+    for (; updates < 6; ++updates)
+      step(all, optimizer, updates, is_frozen && updates > 0 && updates < 5);
+    save_checkpoint(folder / "x.safetensors", std::vector{model_part(all, optimizer)});
+    // A run whose layers have taken all steps writes the files of before.
+    std::ifstream file(folder / "x.safetensors", std::ios::binary);
+    std::string const text(std::istreambuf_iterator<char>(file), {});
+    CHECK((text.find("missed_steps") != std::string::npos) == is_frozen);
+    load_checkpoint(folder / "x.safetensors", std::vector{model_part(other, again)});
+    CHECK(again.missed_steps()[0] == (is_frozen ? 4 : 0));
+    CHECK(again.missed_steps()[1] == 0);
+    for (int i = updates; i < updates + 3; ++i) {
+      step(all, optimizer, i, false);
+      step(other, again, i, false);
+    }
+    for (std::size_t i = 0; i < 2; ++i) CHECK(same_bits(all[i].value, other[i].value));
+  }
+}
+
 TEST_CASE("momentum of zbpp's SGD and tensors of all types come back", "[torch][checkpoint]") {
   scratch_folder const folder;
   auto const make = [](float value) {

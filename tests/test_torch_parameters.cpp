@@ -5,6 +5,7 @@
 #include <zbpp/optim/adamw.hpp>
 #include <zbpp/optim/sgd.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/runtime/in_process_grid.hpp>
 
 #include <support/refusal.hpp>
 #include <support/thinned.hpp>
@@ -19,6 +20,7 @@
 #include <string>
 #include <sys/resource.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
 #include <torch/serialize.h>
 #include <utility>
 #include <vector>
@@ -188,11 +190,12 @@ class plain_adamw {
       own_[i].measure({&states.emplace_back(), 1}, ctx);
     }
     auto const verdict = zbpp::judge(states, clip, 1);
+    taken_.resize(own_.size());
     for (std::size_t i = 0; i < own_.size(); ++i)
       if (parameters_[i].requires_grad())
         own_[i].step(
-            {.updates = updates_, .learning_rate = 1e-3, .coefficient = verdict.coefficient}, ctx);
-    ++updates_;
+            {.updates = taken_[i]++, .learning_rate = 1e-3, .coefficient = verdict.coefficient},
+            ctx);
   }
 
  private:
@@ -200,7 +203,7 @@ class plain_adamw {
   tensors parameters_;
   tensors gradients_;
   std::vector<zbpp::optim::adamw> own_;
-  std::int64_t updates_ = 0;
+  std::vector<std::int64_t> taken_;  // steps, by parameter
 };
 
 // Which parameters of all are frozen in a step.
@@ -249,6 +252,63 @@ TEST_CASE("a parameter is stepped in the steps in which it is trained", "[torch]
         CHECK(made == losses);
         CHECK(same_bits(weights_of(model), weights_of(plain)));
       }
+  }
+}
+
+TEST_CASE("replicas that share AdamW step what was frozen as those do that do not", "[torch]") {
+  auto const train = [](bool is_sharded) {
+    auto const planned = zbpp::make_plan(
+        zbpp::zb_h2{},
+        zbpp::with_replicas(
+            plan_of(step_kind::synchronous).problem(),
+            {.count = 2, .shards_optimizer = is_sharded}),
+        {.step = step_kind::synchronous});
+    zbpp::in_process_grid whole({.pipeline = 2, .data = 2});
+    std::vector<tensors> all(2);
+    whole.run([&](zbpp::grid_place const& at) {
+      auto model = make_model();
+      model.batch = [make = model.batch, replica = at.data()](std::int64_t number) {
+        return make(number + 1000 * replica);
+      };
+      auto stages = stages_of<zbpp::optim::adamw>(model, zbpp::optim::adamw_settings{});
+      auto backend = one_thread_each();
+      backend.place = at;
+      zbpp::pipeline pipe{planned, backend, stages, {.clip = 0.5}};
+      for (int step = 0; step < steps; step += 2) {
+        freeze(parameters_of(model), step);
+        pipe.run(2);
+      }
+      all[static_cast<std::size_t>(at.data())] = weights_of(model);
+    });
+    CHECK(same_bits(all[0], all[1]));
+    return all[0];
+  };
+  CHECK(same_bits(train(true), train(false)));
+}
+
+TEST_CASE("AdamW steps what was frozen as LibTorch's AdamW does", "[torch][parameters]") {
+  auto const own = make_model();
+  auto const other = make_model();
+  auto const parameters = parameters_of(other);
+  torch::optim::AdamW plain(
+      parameters, torch::optim::AdamWOptions(0.1).betas({0.9, 0.999}).weight_decay(0));
+  zbpp::optim::adamw steps(layers_of(parameters_of(own)));
+  zbpp::arena memory;
+  at::set_num_threads(1);
+  for (int step = 0; step < 12; ++step) {
+    freeze(parameters_of(own), step);
+    freeze(parameters, step);
+    static_cast<void>(plain_microbatches(own, step, microbatches));
+    // The same gradients, so that what rounding changes does not grow.
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      auto const& gradient = parameters_of(own)[i].grad();
+      parameters[i].mutable_grad() =
+          parameters[i].requires_grad() && gradient.defined() ? gradient.clone() : at::Tensor();
+    }
+    plain.step();
+    steps.step({.updates = step, .learning_rate = 0.1}, zbpp::pass_context(memory));
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      CHECK(at::allclose(parameters_of(own)[i], parameters[i], 1e-4, 1e-5));
   }
 }
 

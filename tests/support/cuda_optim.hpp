@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <vector>
@@ -66,6 +67,13 @@ struct values {
   std::vector<optim::layer> there;
 };
 
+/// Writes numbers into memory of the device, which is memory of the host in the model, and idle.
+inline void write(std::span<std::int64_t> to, std::span<std::int64_t const> from) {
+  if (from.empty()) return;
+  std::ranges::copy(from, to.begin());
+  cuda_model::host_writes(to.data(), to.size_bytes());
+}
+
 /// @return whether the device has the bits of the host
 [[nodiscard]] inline bool is_same(std::span<float const> host, std::span<float const> device) {
   return host.size() == device.size() &&
@@ -78,6 +86,7 @@ template <class Rule, class Run = model_rows>
 struct on_gpu : cuda::detail::layer_optimizer<Rule, Run> {
   using base = cuda::detail::layer_optimizer<Rule, Run>;
   using base::base;
+  using base::missed;
   using base::moment;
 };
 [[nodiscard]] inline std::vector<std::span<float>> moments_of(optim::adamw& of) {

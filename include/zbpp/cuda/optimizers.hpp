@@ -26,6 +26,8 @@ class basic_adamw : public detail::layer_optimizer<detail::adamw_rule, Launcher>
   /// @return the mean squared gradients of all weights, layer after layer, on the device; for
   ///         checkpoints
   [[nodiscard]] std::span<float> mean_square() const noexcept { return this->moment(1); }
+  /// @return as `optim::adamw::missed_steps`, on the device; steps that were captured go by it, too
+  [[nodiscard]] std::span<std::int64_t> missed_steps() const noexcept { return this->missed(); }
 };
 /// Steps weights against their gradients, with momentum and the bits of `optim::sgd`. The rest is
 /// as for `basic_adamw`.

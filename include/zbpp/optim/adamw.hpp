@@ -8,13 +8,15 @@
 #include <zbpp/optim/settings.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
 
 namespace zbpp::optim {
 
-/// Steps weights by Adam with decoupled weight decay. Models `optimizer`.
+/// Steps weights by Adam with decoupled weight decay. Models `optimizer`. The bias of the moments
+/// of a layer is corrected by the steps that the layer has taken.
 /// @source Kingma and Ba, arXiv 1412.6980 algorithm 1; Loshchilov and Hutter, arXiv 1711.05101
 ///         algorithm 2
 class adamw final : public detail::elementwise {
@@ -32,6 +34,9 @@ class adamw final : public detail::elementwise {
   /// @return the mean squared gradients of all weights that were trained, layer after layer; for
   /// checkpoints
   [[nodiscard]] std::span<float> mean_square() noexcept { return moment(1); }
+  /// @return how many steps of the run each layer has not taken, because it was frozen; for
+  ///         checkpoints. 0 where they say nothing; all for a layer that joins the run.
+  [[nodiscard]] std::span<std::int64_t> missed_steps() noexcept { return missed(); }
 
  private:
   void apply(step_settings const& step, place const& to, change part) override;

@@ -62,6 +62,7 @@ class layer_optimizer {
     states_ = device_array<gradient_state>(layers_.size());
     auto const count = static_cast<std::size_t>(count_);
     moments_ = device_array<float>(Rule::moments * count);
+    missed_ = device_array<std::int64_t>(layers_.size());
     if (tied > 0) tied_on_host_ = pinned<float>(tied);
     before_ = device_array<float>(keeps_copies() ? (1 + Rule::moments) * count : count);
     fill();
@@ -195,6 +196,9 @@ class layer_optimizer {
   [[nodiscard]] std::span<float> moment(int number) const noexcept {
     return {moments_.data() + number * count_, static_cast<std::size_t>(count_)};
   }
+  [[nodiscard]] std::span<std::int64_t> missed() const noexcept {
+    return {missed_.data(), missed_.size()};
+  }
 
  private:
   [[nodiscard]] bool keeps_copies() const noexcept {
@@ -204,7 +208,7 @@ class layer_optimizer {
     return static_cast<std::int64_t>(tiles_.size());
   }
   [[nodiscard]] kept_numbers kept() const noexcept {
-    return {moments_.data(), before_.data(), count_};
+    return {moments_.data(), before_.data(), count_, missed_.data(), layers()};
   }
   template <class Rows>
   void run(stream_ref on, Rows const& rows) const {
@@ -237,17 +241,19 @@ class layer_optimizer {
       auto const& l = layers_[i];
       auto const size = static_cast<std::int64_t>(l.weights.size());
       auto const rows = tile_rows::rows_of(size);
+      auto const number = static_cast<std::int64_t>(i);
       Run::run(
           own.view(),
           tile_rows{
               tiles_.data() + first_tile,
-              {l.weights.data(), l.gradients.data(), first, size, l.decays},
+              {l.weights.data(), l.gradients.data(), first, size, l.decays, number},
               ends_.data() + i,
               first_tile + rows},
           {});
       first += size;
       first_tile += rows;
     }
+    check(cudaMemsetAsync(missed_.data(), 0, missed().size_bytes(), own.view()));
     if (moments_.size() > 0)
       check(cudaMemsetAsync(moments_.data(), 0, moments_.size() * sizeof(float), own.view()));
     own.view().synchronize();
@@ -263,6 +269,7 @@ class layer_optimizer {
   device_array<double> sums_;  // by tile
   device_array<gradient_state> states_;
   device_array<float> moments_;
+  device_array<std::int64_t> missed_;  // by layer
   device_array<float> before_;
   device_array<schedule> schedule_;  // where steps go by one, as are the two below
   device_array<Rule> scheduled_rule_;

@@ -54,9 +54,17 @@ struct adamw_rule {
   static constexpr int moments = 2;
 
   optim::detail::adamw_numbers n;
+  settings by;
+  step_settings step;
 
-  __host__ __device__ adamw_rule(settings const& by, step_settings const& step)
-      : n(optim::detail::numbers_of(by, step)) {}
+  __host__ __device__
+  adamw_rule(settings const& own, step_settings const& current, std::int64_t missed = 0)
+      : n(optim::detail::numbers_of(own, current, missed)), by(own), step(current) {}
+
+  /// @return the rule for a layer that has not taken so many steps of the run
+  __host__ __device__ adamw_rule behind(std::int64_t missed) const {
+    return missed == 0 ? *this : adamw_rule(by, step, missed);
+  }
 
   __host__ __device__ exact operator()(exact before, exact raw, exact* moment, bool decays) const {
     auto const gradient = scaled(raw, n.factor);
@@ -85,6 +93,7 @@ struct sgd_rule {
         momentum(by.momentum),
         decay(by.weight_decay) {}
 
+  __host__ __device__ sgd_rule const& behind(std::int64_t) const { return *this; }
   __host__ __device__ exact operator()(exact before, exact raw, exact* moment, bool decays) const {
     exact const share = decays ? decay : 0;
     moment[0] = momentum * moment[0] + (scaled(raw, factor) + share * before);
@@ -100,7 +109,8 @@ struct tile {
   float* gradients;
   std::int64_t first;  ///< of its weights, among those of all layers
   std::int64_t size;
-  bool decays;  ///< whether weight decay is for them
+  bool decays;         ///< whether weight decay is for them
+  std::int64_t layer;  ///< its number
 };
 
 /// Writes the tiles of one layer, of which there is at least one.
@@ -130,7 +140,8 @@ struct tile_rows {
           self.whole.gradients + skipped,
           self.whole.first + skipped,
           left < tile::most ? left : tile::most,
-          self.whole.decays};
+          self.whole.decays,
+          self.whole.layer};
       *self.end = self.tiles_until_end;  // all rows write the same
     });
   }
@@ -192,9 +203,11 @@ using optim::detail::change;
 
 /// Refers to what an optimizer has for each weight of its layers, array after array.
 struct kept_numbers {
-  float* moments;      ///< those of all weights, once for each moment of the rule
-  float* before;       ///< the weights before a step, then, with copies, the moments
-  std::int64_t count;  ///< weights of all layers
+  float* moments;              ///< those of all weights, once for each moment of the rule
+  float* before;               ///< the weights before a step, then, with copies, the moments
+  std::int64_t count;          ///< weights of all layers
+  std::int64_t const* missed;  ///< steps of the run that each layer has not taken
+  std::int64_t layers;
 };
 
 /// Says by which learning rate steps are taken, and how many were, in device memory.
@@ -299,6 +312,7 @@ struct step_rows {
   void touches(Touched& t) const {
     t.reads(tiles, count);
     from.touches(t);
+    t.reads(kept.missed, kept.layers);
     t.changes(kept.moments, rule_type::moments * kept.count);
     if (kind == change::moments) t.reads(kept.before, kept.count);
     if (keeps_weights) t.writes(kept.before, kept.count);
@@ -306,8 +320,8 @@ struct step_rows {
   }
   __host__ __device__ void operator()(lanes const& at, std::int64_t row) const {
     auto const& self = *this;
-    auto const& rule = from();
     auto const own = tiles[row];
+    auto const rule = from().behind(kept.missed[own.layer]);
     at.each(own.size, [&](std::int64_t i) {
       auto const place = own.first + i;
       exact moments[rule_type::moments];

@@ -8,6 +8,8 @@
 #include <zbpp/optim/settings.hpp>
 #include <zbpp/runtime/optimizer.hpp>
 
+#include <cstdint>
+
 namespace zbpp::optim::detail {
 
 /// Holds the numbers of one step.
@@ -21,10 +23,11 @@ struct adamw_numbers {
   float epsilon;
 };
 
+/// @param missed  steps of the run that the layer has not taken
 /// @return the numbers of a step: the same bits on the host and in a kernel
 [[nodiscard]] ZBPP_HOST_DEVICE inline adamw_numbers numbers_of(
-    adamw_settings const& settings, step_settings const& step) {
-  auto const count = step.updates + 1;
+    adamw_settings const& settings, step_settings const& step, std::int64_t missed = 0) {
+  auto const count = (missed < step.updates ? step.updates - missed : 0) + 1;
   auto const rate = step.learning_rate / (1 - power(settings.beta1, count));
   auto const unbias = 1 / (1 - power(settings.beta2, count));
   auto const decay = rounded_product(step.learning_rate, settings.weight_decay);

@@ -93,8 +93,9 @@ class elementwise {
     float* weights;
     float const* gradients;
     std::size_t size;
-    std::size_t first;  ///< of the moments that belong to them
-    bool decays;        ///< whether weight decay is for them
+    std::size_t first;    ///< of the moments that belong to them
+    bool decays;          ///< whether weight decay is for them
+    std::int64_t missed;  ///< steps of the run that they have not taken
   };
 
   /// @param moments  how many numbers a weight has besides its gradient
@@ -110,6 +111,7 @@ class elementwise {
   [[nodiscard]] std::span<float> moment(int index) noexcept {
     return moments_[static_cast<std::size_t>(index)];
   }
+  [[nodiscard]] std::span<std::int64_t> missed() noexcept { return missed_; }
 
  private:
   // Changes what a layer has.
@@ -120,13 +122,15 @@ class elementwise {
   void hold_gradients();
   void apply_all(change part);
   void keep();
+  void count_missed();
   void clear_gradients();
   void return_gradients(bool was_undone);
 
   std::vector<layer> layers_;
-  std::vector<char> is_trained_;   // in the step that was begun last, by layer
-  std::vector<char> has_moments_;  // by layer
-  std::vector<char> is_own_;       // by layer: it is measured and stepped here
+  std::vector<char> is_trained_;      // in the step that was begun last, by layer
+  std::vector<char> has_moments_;     // by layer
+  std::vector<char> is_own_;          // by layer: it is measured and stepped here
+  std::vector<std::int64_t> missed_;  // by layer: final steps of the run that it has not taken
   std::vector<std::vector<float>> moments_;
   // The weights of the layers that are trained, then, with copies, the moments.
   std::vector<std::vector<float>> kept_;

@@ -45,7 +45,7 @@ ZBPP_INLINE void adamw::apply(step_settings const& step, place const& to, change
   auto const run = part == change::both      ? detail::adamw_step<true, true>
                    : part == change::weights ? detail::adamw_step<true, false>
                                              : detail::adamw_step<false, true>;
-  auto numbers = detail::numbers_of(settings_, step);
+  auto numbers = detail::numbers_of(settings_, step, to.missed);
   if (!to.decays) numbers.keep_weight = 1;
   run(numbers,
       to.before,

@@ -41,6 +41,7 @@ ZBPP_INLINE elementwise::elementwise(std::vector<layer> layers, int moments, und
     : layers_(std::move(layers)),
       is_trained_(layers_.size(), 1),
       is_own_(layers_.size(), 1),
+      missed_(layers_.size(), 0),
       moments_(static_cast<std::size_t>(moments)),
       undo_(undo),
       tied_weights_(detail::tied_weights(layers_)) {
@@ -116,12 +117,16 @@ ZBPP_INLINE void elementwise::measure(std::span<gradient_state> states, pass_con
 
 ZBPP_INLINE void elementwise::step(step_settings const& step, pass_context) {
   locate();
-  for (int i = 0; i < layers(); ++i)
-    if (auto const at = static_cast<std::size_t>(i); is_trained_[at] != 0 && is_own_[at] != 0)
-      keep_moments(i, true);
+  for (int i = 0; i < layers(); ++i) {
+    auto const at = static_cast<std::size_t>(i);
+    if (is_trained_[at] == 0 || is_own_[at] == 0 || has_moments(i)) continue;
+    keep_moments(i, true);
+    missed_[at] = step.updates;  // it has taken none
+  }
   step_ = step;
   if (step.is_final) {
     apply_all(change::both);
+    count_missed();
     clear_gradients();
     return_gradients(false);
     return;
@@ -135,6 +140,7 @@ ZBPP_INLINE void elementwise::step(step_settings const& step, pass_context) {
 ZBPP_INLINE void elementwise::commit(pass_context) {
   if (!std::exchange(is_early_, false)) return;
   if (undo_ == undo_method::weights) apply_all(change::moments);
+  count_missed();
   clear_gradients();
   return_gradients(false);
 }
@@ -239,7 +245,8 @@ ZBPP_INLINE void elementwise::apply_all(change part) {
     if (is_trained_[i] != 0 && is_own_[i] != 0) {
       // A commit changes moments after the weights.
       auto const* const before = part == change::moments ? kept : l.weights.data();
-      apply(step_, {before, l.weights.data(), l.gradients.data(), size, first, l.decays}, part);
+      auto* const to = l.weights.data();
+      apply(step_, {before, to, l.gradients.data(), size, first, l.decays, missed_[i]}, part);
       if (part == change::moments) kept += size;
     }
     if (has_moments_[i] != 0) first += size;
@@ -256,6 +263,10 @@ ZBPP_INLINE void elementwise::keep() {
   }
   for (std::size_t i = 1; i < kept_.size(); ++i)
     kept_[i].assign(moments_[i - 1].begin(), moments_[i - 1].end());
+}
+
+ZBPP_INLINE void elementwise::count_missed() {
+  for (std::size_t i = 0; i < layers_.size(); ++i) missed_[i] += is_trained_[i] == 0 ? 1 : 0;
 }
 
 ZBPP_INLINE void elementwise::clear_gradients() {

@@ -243,6 +243,16 @@ template <has_moments Optimizer>
   return all;
 }
 
+/// @return the steps of the run that a layer has missed; null where an optimizer does not count
+/// them
+template <has_moments Optimizer>
+[[nodiscard]] std::int64_t* missed_steps(Optimizer& optimizer, int layer) {
+  if constexpr (requires { optimizer.missed_steps(); })
+    return optimizer.missed_steps().data() + layer;
+  else
+    return nullptr;
+}
+
 template <has_moments Optimizer>
 saved_state state_of_moments(std::vector<named_tensor> const& entries, Optimizer& optimizer) {
   auto const layers = static_cast<std::size_t>(optimizer.layers());
@@ -262,6 +272,9 @@ saved_state state_of_moments(std::vector<named_tensor> const& entries, Optimizer
   made.save = [stepped, &optimizer](std::vector<named_tensor>& to) {
     for (int layer = 0; layer < std::ssize(stepped); ++layer) {
       auto const& [name, parameter] = stepped[static_cast<std::size_t>(layer)];
+      auto const missed = optimizer.is_own(layer) ? missed_steps(optimizer, layer) : nullptr;
+      if (missed != nullptr && *missed != 0)
+        to.push_back({state_name(name, "missed_steps"), at::scalar_tensor(*missed, at::kLong)});
       for (auto const& [field, values] : moments_at(optimizer, layer)) {
         auto value = optimizer.is_own(layer) ? undefined_field() : at::Tensor();
         if (optimizer.has_moments(layer))
@@ -273,12 +286,19 @@ saved_state state_of_moments(std::vector<named_tensor> const& entries, Optimizer
   made.load = [stepped, &optimizer](stored_entries& from, loading& to) {
     for (int layer = 0; layer < std::ssize(stepped); ++layer) {
       auto const& [name, parameter] = stepped[static_cast<std::size_t>(layer)];
+      auto& checked = optimizer.is_own(layer) ? to.entries : to.of_others;
+      if (auto* const missed = missed_steps(optimizer, layer); missed != nullptr) {
+        auto const value = at::from_blob(missed, {}, at::kLong);
+        if (auto const entry = state_name(name, "missed_steps"); has_entry(from, entry))
+          checked.push_back({entry, value});
+        else  // as in older files, and where it has taken all steps
+          to.afterwards.push_back([value] { value.zero_(); });
+      }
       auto const fields = moments_of(optimizer);
       auto const first = state_name(name, fields.front().name);
       bool const has_none = is_undefined(from, first);
       // Older files say nothing of what was frozen.
       bool const is_told = has_entry(from, first) || parameter.requires_grad();
-      auto& checked = optimizer.is_own(layer) ? to.entries : to.of_others;
       tensors read;
       for (auto const& each : fields) {
         if (!is_told) break;
