@@ -108,7 +108,9 @@ std::vector<double> pipeline(std::vector<slice>& model) {
   std::vector<zbpp::torch::module_stage<std::shared_ptr<torch::optim::SGD>>> stages;
   for (auto& [layers, optimizer] : model)
     stages.emplace_back(
-        [layers = layers](tensors const& in) mutable { return layers->forward<tensors>(in); },
+        zbpp::torch::layer(
+            [layers = layers](tensors const& in) mutable { return layers->forward<tensors>(in); },
+            layers),
         ends,
         optimizer);
   // stages]

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -288,6 +289,64 @@ TEST_CASE(
           check(planned, virtual_time{});
           check(planned, threads{.count = 2});
         });
+}
+
+namespace {
+
+// Notes when the modes of stages begin, by their numbers, and end, by the numbers below 0.
+struct moded : numbers {
+  std::vector<int>* noted = nullptr;
+  bool fails = false;
+
+  std::shared_ptr<void> evaluation_scope() {
+    if (fails) throw std::runtime_error("no such mode");
+    noted->push_back(number);
+    return {this, [](moded* stage) { stage->noted->push_back(-stage->number); }};
+  }
+  int number = 0;
+};
+
+}  // namespace
+
+TEST_CASE("stages are in the mode of evaluations before F and until the end", "[evaluation]") {
+  auto const planned = make_plan(one_f_one_b{}, small(placement::linear(3), 2));
+  auto const check = [&](auto const& backend) {
+    shared_state shared;
+    shared.inputs = {1, 2};
+    std::vector<int> noted;
+    std::vector<moded> stages(3);
+    for (int s = 0; s < 3; ++s) {
+      auto& stage = stages[static_cast<std::size_t>(s)];
+      stage.shared = &shared;
+      stage.noted = &noted;
+      stage.number = s + 1;
+    }
+    pipeline pipe(planned, backend, stages);
+    auto const noted_by = [&](auto call) {
+      noted.clear();
+      call();
+      return noted;
+    };
+    std::vector<int> const all{1, 2, 3, -3, -2, -1};
+    CHECK(noted_by([&] { pipe.evaluate(); }) == all);
+    CHECK(noted_by([&] {
+            pipe.evaluate([&](evaluation_output const&) { CHECK(noted == std::vector{1, 2, 3}); });
+          }) == all);
+    CHECK(noted_by([&] { pipe.step(); }).empty());
+    CHECK(noted_by([&] {
+            CHECK_THROWS(pipe.evaluate([](evaluation_output const&) { throw 1; }));
+          }) == all);
+    stages[2].fails = true;
+    CHECK(noted_by([&] {
+            CHECK_THAT(
+                test::refusal(errc::pass_failed, [&] { pipe.evaluate(); }),
+                Catch::Contains("no such mode"));
+          }) == std::vector{1, 2, -2, -1});
+    stages[2].fails = false;
+    CHECK(noted_by([&] { pipe.evaluate(); }) == all);
+  };
+  check(threads{});
+  check(virtual_time{});
 }
 
 }  // namespace test_evaluation

@@ -9,11 +9,13 @@
 #include <support/plan_grid.hpp>
 #include <support/scratch_folder.hpp>
 #include <support/torch_hooked.hpp>
+#include <support/torch_modes.hpp>
 #include <support/torch_sequential.hpp>
 #include <support/torch_tied.hpp>
 // After LibTorch, whose macros torch_checks.hpp takes away.
 #include <support/same_bits.hpp>
 
+#include <ATen/autocast_mode.h>
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -193,6 +195,49 @@ TEST_CASE("over sockets R makes what F made", "[torch][tcp][recompute]") {
     CHECK(made->first[s].size() == 20);
     CHECK(same_bits(made->first[s], made->second[s]));
   }
+}
+
+TEST_CASE("over sockets modules have the modes and statistics of a plain loop", "[torch][tcp]") {
+  auto const limit = one_thread_each();
+  auto const placement = zbpp::placement::v_shape(2);
+  zbpp::problem const problem(placement, 4, zbpp::stage_costs{.forward = 10, .recompute = 10});
+  auto const planned =
+      zbpp::make_plan("recomputed", with_all_r(zbpp::zb_v{}(problem), true), problem);
+  auto const expected = normed_slices(4);
+  auto const slices = normed_slices(4);
+  auto const trained = plain_losses(expected, 0, 4);
+  auto const evaluated = plain_evaluation(expected, 1, 4);
+  slices[3]->modules()[2]->eval();  // as if its statistics were frozen after the step
+  auto const modes = modes_of(slices);
+  slices[3]->modules()[2]->train();
+  std::vector<double> losses, of_evaluation;
+  auto const thrown = run_ranks(2, patient_settings(), [&](auto& meeting) {
+    auto ends = normed_ends();
+    ends.loss = [loss = ends.loss](tensors const& out, microbatch mb) {
+      if (mb.evaluation() == 1) throw std::runtime_error("no loss");
+      return loss(out, mb);
+    };
+    std::vector<module_stage<>> stages;
+    for (int s : placement.stages_of(meeting.rank()))
+      stages.emplace_back(slices[static_cast<std::size_t>(s)], ends);
+    zbpp::pipeline pipe(planned, one_thread(meeting), stages);
+    at::autocast::set_cpu_enabled(true);  // of the thread that calls, which ends with the rank
+    auto const of_step = pipe.step().losses;
+    bool const is_last = placement.rank_of(3) == meeting.rank();
+    if (is_last) slices[3]->modules()[2]->eval();
+    auto const found = pipe.evaluate().losses;
+    if (is_last) {
+      losses = of_step;
+      of_evaluation = found;
+    }
+    pipe.evaluate();
+  });
+  for (auto const& text : thrown) CHECK_THAT(text, Catch::Contains("no loss"));
+  CHECK(losses == trained);
+  CHECK(of_evaluation == evaluated);
+  CHECK(modes_of(slices) == modes);
+  CHECK(same_bits(statistics_of(slices), statistics_of(expected)));
+  CHECK(same_bits(gradients_of(slices), gradients_of(expected)));
 }
 
 TEST_CASE("every rank tells what a stage did wrong, without a backtrace", "[torch][tcp]") {

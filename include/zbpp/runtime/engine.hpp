@@ -356,7 +356,7 @@ class engine {
   bool sum_tied(ready_instruction const& i) {
     if constexpr (agreeing_transport<Transport>) {
       awaited_ = {};
-      if (agreement_.part()->accumulates()) return true;
+      if (!has_optimizer() || agreement_.part()->accumulates()) return true;
       auto& link = transport_->states();
       auto const ctx = flows_.context();
       return i.kind == instruction_kind::send_tied ? tied_.send(i.chunk, link, observer_, ctx)
@@ -368,7 +368,7 @@ class engine {
   // Returns false when the sum over replicas, or their weights, are awaited.
   bool reduce(ready_instruction const& i) {
     awaited_ = {};
-    if (agreement_.part()->accumulates()) return true;
+    if (!has_optimizer() || agreement_.part()->accumulates()) return true;
     auto const ctx = flows_.context();
     if (i.kind == instruction_kind::finish_reduction)
       return reduction_->finish(i.chunk, observer_, ctx);

@@ -320,6 +320,15 @@ step_result const& pipeline<Backend>::evaluate_for(output_callback on_output) {
     on_output(output);
   };
   outputs_ = on_output ? output_callback(hand_out) : output_callback();
+  using scope = std::shared_ptr<void>;
+  scope scopes;  // the last one ends first, as stages may share what has a mode
+  try {
+    for (auto const& each : stages_)
+      if (auto own = each.evaluation_scope())
+        scopes = std::make_shared<std::pair<scope, scope>>(std::move(scopes), std::move(own));
+  } catch (...) {
+    report_callback();
+  }
   execute(*evaluation_, 1);
   try {
     share(evaluation_->last_result());

@@ -58,6 +58,14 @@ concept optimized_stage = stage<Stage> && requires(Stage& s) {
 template <class Stage>
 concept warming_stage = stage<Stage> && requires(Stage& s, pass_context ctx) { s.warm_up(ctx); };
 
+/// Models a stage that is in another mode under `evaluate()`: from the call of
+/// `evaluation_scope()`, before the first F, until what that gave ends, also where the evaluation
+/// fails.
+template <class Stage>
+concept evaluating_stage = stage<Stage> && requires(Stage& s) {
+  { s.evaluation_scope() } -> std::convertible_to<std::shared_ptr<void>>;
+};
+
 namespace detail {
 
 /// True if `Type` has an `update` that cannot be called as its optimizer step.
@@ -99,6 +107,10 @@ class stage_ref {
       };
     if constexpr (warming_stage<Stage>)
       warm_up_ = [](void* object, pass_context ctx) { static_cast<Stage*>(object)->warm_up(ctx); };
+    if constexpr (evaluating_stage<Stage>)
+      evaluation_scope_ = [](void* object) -> std::shared_ptr<void> {
+        return static_cast<Stage*>(object)->evaluation_scope();
+      };
   }
 
   /// Makes the flow of a microbatch.
@@ -118,6 +130,10 @@ class stage_ref {
   void warm_up(pass_context ctx) const {
     if (warm_up_ != nullptr) warm_up_(object_, ctx);
   }
+  /// @return what keeps the stage in the mode of evaluations; nothing where it has one mode
+  [[nodiscard]] std::shared_ptr<void> evaluation_scope() const {
+    return evaluation_scope_ == nullptr ? nullptr : evaluation_scope_(object_);
+  }
 
  private:
   void* object_;
@@ -125,6 +141,7 @@ class stage_ref {
   void (*update_)(void*, step_settings const&, pass_context) = nullptr;
   optimizer_ref (*optimizer_)(void*) = nullptr;
   void (*warm_up_)(void*, pass_context) = nullptr;
+  std::shared_ptr<void> (*evaluation_scope_)(void*) = nullptr;
   bool takes_settings_ = false;
 };
 
@@ -220,6 +237,11 @@ class as_flow {
     requires requires(Object& o) { o.warm_up(ctx); }
   {
     object_->warm_up(ctx);
+  }
+  [[nodiscard]] auto evaluation_scope()
+    requires requires(Object& o) { o.evaluation_scope(); }
+  {
+    return object_->evaluation_scope();
   }
 
  private:

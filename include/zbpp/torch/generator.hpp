@@ -4,6 +4,8 @@
 #pragma once
 
 #include <zbpp/error.hpp>
+#include <zbpp/runtime/microbatch.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 #include <zbpp/torch/detail/libtorch.hpp>
 
 #include <cstdint>
@@ -20,7 +22,15 @@ struct random_place {
   std::int64_t microbatch = 0;
   std::int64_t stage = 0;      ///< better the layer's index, if results shall not depend on the cut
   std::int64_t operation = 0;  ///< tells the operations of one stage apart
+  std::int64_t replica = 0;    ///< of the model; 0 in all of them has them draw the same
 };
+
+/// @return the place of an operation of a flow, which its replica has for its own
+/// @throws error (wrong_flow) as `microbatch::step`
+[[nodiscard]] inline random_place place_of(
+    microbatch mb, std::uint64_t seed, std::int64_t operation = 0) {
+  return {seed, mb.step(), mb.index(), mb.stage(), operation, mb.grid().at().data};
+}
 
 /// Scrambles 64 bits; different numbers give different ones.
 /// @source finalizer of SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number
@@ -40,7 +50,8 @@ struct random_place {
   for (std::int64_t const number : {place.step, place.microbatch, place.stage, place.operation}) {
     key = mix(key + golden + static_cast<std::uint64_t>(number));
   }
-  return key;
+  auto const replica = static_cast<std::uint64_t>(place.replica);
+  return replica == 0 ? key : mix(key + golden + replica);  // one model draws as replica 0
 }
 
 /// Makes the generator of a place. On the CPU, all 64 bits of the key count, of which LibTorch's

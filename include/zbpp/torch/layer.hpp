@@ -9,7 +9,6 @@
 #include <zbpp/torch/tensors.hpp>
 
 #include <concepts>
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <type_traits>
@@ -32,74 +31,43 @@ concept sequential_module = requires(Model const& model) {
   model->end();
 };
 
-namespace detail {
-
-/// Gives a module of any type the form of a pointer to a module.
-template <any_module Module>
-struct any_module_pointer {
-  Module module;
-
-  any_module_pointer* operator->() noexcept { return this; }
-  any_module_pointer const* operator->() const noexcept { return this; }
-  template <std::convertible_to<at::Tensor>... Each>
-  [[nodiscard]] at::Tensor forward(Each&&... each) {
-    return module.template forward<at::Tensor>(at::Tensor(std::forward<Each>(each))...);
-  }
-  [[nodiscard]] auto named_parameters() const { return module.ptr()->named_parameters(); }
-  [[nodiscard]] auto named_buffers() const { return module.ptr()->named_buffers(); }
-};
-
-}  // namespace detail
-
 /// Is a layer of a model. Any `stage_module` becomes one.
 class layer {
  public:
   /// Takes a module, with its parameters and buffers, or a callable that has no parameters.
   template <class Module>
     requires(!std::same_as<Module, layer> && stage_module<Module>)  // a copy is no module
-  layer(Module module) {
-    if constexpr (module_pointer<Module>)
-      named_ = [module](kind of) {
-        std::vector<named_tensor> all;
-        if (of == kind::parameters)
-          detail::append_named(all, module->named_parameters());
-        else
-          detail::append_named(all, module->named_buffers());
-        return all;
-      };
-    forward_ = detail::forward_of(std::move(module));
-  }
+  layer(Module module)
+      : modules_(detail::modules_of(module)), forward_(detail::forward_of(std::move(module))) {}
   /// Takes a module that takes tensors one by one, and gives one.
   template <class Module>
     requires(!std::same_as<Module, layer> && any_module<Module>)
-  layer(Module module) : layer(detail::any_module_pointer<Module>{std::move(module)}) {}
+  layer(Module any)
+      : modules_{any.ptr().get()},
+        forward_(detail::forward_of(
+            [any]<std::convertible_to<at::Tensor>... Each>(Each&&... each) mutable {
+              return any.template forward<at::Tensor>(at::Tensor(std::forward<Each>(each))...);
+            })) {}
   /// Takes a callable and its parameters, whose names are their numbers.
   template <stage_module Callable>
   layer(Callable call, tensors parameters)
-      : forward_(detail::forward_of(std::move(call))),
-        named_([kept = std::move(parameters)](kind of) {
-          std::vector<named_tensor> all;
-          if (of == kind::parameters)
-            for (auto const& each : kept) all.push_back({std::to_string(all.size()), each});
-          return all;
-        }) {}
+      : parameters_(std::move(parameters)), forward_(detail::forward_of(std::move(call))) {}
+  /// Takes a callable and the module that it calls and keeps, so that its mode is known, too.
+  template <stage_module Callable, module_pointer Module>
+  layer(Callable call, Module const& module)
+      : modules_(detail::modules_of(module)), forward_(detail::forward_of(std::move(call))) {}
 
   /// Computes the outputs.
   [[nodiscard]] tensors operator()(tensors const& inputs) const { return forward_(inputs); }
-  /// @return whether there is something to ask for parameters and buffers; a callable has none
-  [[nodiscard]] bool knows_parameters() const noexcept { return static_cast<bool>(named_); }
-  [[nodiscard]] std::vector<named_tensor> parameters() const { return list(kind::parameters); }
-  [[nodiscard]] std::vector<named_tensor> buffers() const { return list(kind::buffers); }
+  /// @return its parameters; none where nobody knows them, as of a callable
+  [[nodiscard]] std::vector<named_tensor> parameters() const;
+  [[nodiscard]] std::vector<named_tensor> buffers() const;
+  [[nodiscard]] module_list const& modules() const noexcept { return modules_; }
 
  private:
-  enum class kind : std::uint8_t { parameters, buffers };
-
-  [[nodiscard]] std::vector<named_tensor> list(kind of) const {
-    return named_ ? named_(of) : std::vector<named_tensor>();
-  }
-
+  module_list modules_;  // which forward_ keeps
+  tensors parameters_;   // of a callable
   std::function<tensors(tensors const&)> forward_;
-  std::function<std::vector<named_tensor>(kind)> named_;
 };
 
 /// Is a model, or a part of one, as its layers in order, whose parameters it shares. Called, it
@@ -129,6 +97,7 @@ class layer_sequence {
   }
   /// @return the parameters of all layers, in order
   [[nodiscard]] tensors parameters() const;
+  [[nodiscard]] module_list modules() const;
   /// @return the parameters of all layers, then the buffers, by their names in the model: what a
   ///         `model_part` of a checkpoint takes
   [[nodiscard]] std::vector<named_tensor> entries() const;

@@ -11,11 +11,13 @@
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/torch/detail/forward_call.hpp>
 #include <zbpp/torch/detail/random_draws.hpp>
+#include <zbpp/torch/named_tensor.hpp>
 #include <zbpp/torch/split_backward.hpp>
 #include <zbpp/torch/tensors.hpp>
 
 #include <concepts>
 #include <functional>
+#include <memory>
 #include <utility>
 
 namespace zbpp::torch {
@@ -23,6 +25,13 @@ namespace zbpp::torch {
 namespace detail {
 
 [[nodiscard]] tensors defined(tensors all);
+
+/// Gives a pass LibTorch's usual state of a thread while it lives, since backends differ in which
+/// threads run passes: with autograd, without autocast.
+struct pass_scope {
+  c10::InferenceMode usual{false};
+  c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+};
 
 }  // namespace detail
 
@@ -69,9 +78,13 @@ struct recompute_options {
 ///
 /// F calls the module on what the stage received; B and W are the halves of a `split_backward`, BW
 /// is both, R is F once more. Without R, what F made stays as autograd keeps it. Under
-/// `evaluate()` autograd is off, and the last stage sends its outputs to whom evaluates. The module
-/// must be the same function when R calls it again, but for what it draws from LibTorch's default
-/// generators. It must not write to its inputs in place.
+/// `evaluate()` autograd is off, modules are in evaluation mode, and the last stage sends its
+/// outputs to whom evaluates. The module must be the same function when R calls it again, but for
+/// what it draws from LibTorch's default generators; what R writes to buffers, such as running
+/// statistics, is put back. It must not write to its inputs in place.
+///
+/// It knows no modules within a callable; give a `layer` of it and its module. Passes begin without
+/// autocast, on all backends.
 ///
 /// To the module, what the stage received is no leaf, as in a plain loop: hooks on it and
 /// `retain_grad()` work. With R, F runs without autograd, and what it computes needs no gradient.
@@ -82,7 +95,8 @@ class module_flow {
   /// Takes what computes the outputs.
   template <stage_module Module>
   explicit module_flow(Module module, stage_ends ends = {}, recompute_options recompute = {})
-      : forward_(detail::forward_of(std::move(module))),
+      : modules_(detail::modules_of(module)),
+        forward_(detail::forward_of(std::move(module))),
         ends_(std::move(ends)),
         recompute_(recompute) {}
   /// Refuses what is no module of a stage, in words.
@@ -103,31 +117,25 @@ class module_flow {
     work kept;
     message out;
     auto from_before = co_await mb.recv_activation();
-    co_await F([&](pass_context ctx) {
-      kept.in = mb.is_first_stage() ? edge_tensors{batch(mb), {}} : from_before.get<edge_tensors>();
-      from_before.clear();  // or it would keep the tensors until W has ended
-      out = forward(kept, mb, ctx);
-    });
+    co_await F([&](pass_context ctx) { out = forward(kept, from_before, mb, ctx); });
     co_await mb.send_activation(std::move(out));
     co_await R([&] { recompute(kept, mb); });
     auto from_after = co_await mb.recv_gradient();
     if (mb.is_fused()) {
-      co_await BW([&](pass_context ctx) {
-        out = to_edge(unshared(kept.graph.backward(gradients(kept, from_after, mb))), false, ctx);
-        kept.in = {};
-        from_after.clear();
-      });
+      co_await BW([&](pass_context ctx) { out = backward(kept, from_after, mb, ctx); });
       co_await mb.send_gradient(std::move(out));
     } else {
-      co_await B([&](pass_context ctx) {
-        out = to_edge(
-            unshared(kept.graph.backward_input(gradients(kept, from_after, mb))), false, ctx);
-        kept.in = {};
-        from_after.clear();
-      });
+      co_await B([&](pass_context ctx) { out = backward(kept, from_after, mb, ctx); });
       co_await mb.send_gradient(std::move(out));
-      co_await W([&] { kept.graph.backward_weight(); });
+      co_await W([&] {
+        detail::pass_scope const scope;
+        kept.graph.backward_weight();
+      });
     }
+  }
+  /// Puts the modules into evaluation mode until what it gives ends.
+  [[nodiscard]] std::shared_ptr<void> evaluation_scope() const {
+    return zbpp::torch::evaluation_scope(modules_);
   }
 
  private:
@@ -141,7 +149,10 @@ class module_flow {
   };
 
   [[nodiscard]] tensors batch(microbatch mb) const;
-  [[nodiscard]] message forward(work& kept, microbatch mb, pass_context ctx) const;
+  [[nodiscard]] message forward(
+      work& kept, message& from_before, microbatch mb, pass_context ctx) const;
+  [[nodiscard]] message backward(
+      work& kept, message& from_after, microbatch mb, pass_context ctx) const;
   void recompute(work& kept, microbatch mb) const;
   // Computes the outputs, or the loss where there is one, and keeps the graph if it has one.
   // R needs the draws of F.
@@ -151,9 +162,8 @@ class module_flow {
   static void check_made(work const& kept, tensors const& outputs, bool has_loss);
   [[nodiscard]] static tensors gradients(
       work const& kept, message const& from_after, microbatch mb);
-  [[nodiscard]] static tensors unshared(tensors gradients);
-  [[nodiscard]] static message to_edge(tensors values, bool wants_gradients, pass_context ctx);
 
+  module_list modules_;  // which forward_ keeps
   std::function<tensors(tensors const&)> forward_;
   stage_ends ends_;
   recompute_options recompute_;
@@ -198,32 +208,22 @@ class module_stage : public module_flow {
   {
     return step_;
   }
-  /// Steps the parameters.
+  /// Steps the parameters; by an optimizer of LibTorch, clears their gradients, too.
   void update(pass_context)
-    requires std::invocable<Step&>
+    requires(std::invocable<Step&> || optimizer_pointer<Step>)
   {
-    step_();
-  }
-  /// Steps the parameters, then clears their gradients.
-  void update(pass_context)
-    requires optimizer_pointer<Step>
-  {
-    step_->step();
-    step_->zero_grad();
+    detail::pass_scope const scope;
+    if constexpr (optimizer_pointer<Step>) {
+      step_->step();
+      step_->zero_grad();
+    } else {
+      step_();
+    }
   }
 
  private:
   Step step_;
 };
-
-template <class Module>
-module_stage(Module) -> module_stage<>;
-template <class Module>
-module_stage(Module, stage_ends) -> module_stage<>;
-template <class Module, class Step>
-module_stage(Module, stage_ends, Step) -> module_stage<Step>;
-template <class Module, class Step>
-module_stage(Module, stage_ends, Step, recompute_options) -> module_stage<Step>;
 
 }  // namespace zbpp::torch
 

@@ -52,8 +52,6 @@ struct kept_parameter {
 
 /// Writes a tensor into the memory of another one, if that fits, or into memory of its own.
 void keep(at::Tensor& kept, at::Tensor const& value);
-/// Brings back what `keep` took.
-void bring_back(at::Tensor& value, at::Tensor const& kept);
 /// @return the state of a gradient of any type, with the bits of `optim` where it is one of floats
 [[nodiscard]] gradient_state state_of_gradient(at::Tensor const& gradient);
 
@@ -364,7 +362,7 @@ class optimizer_steps {
       if constexpr (detail::is_number<decltype(value)>)
         value = kept.numbers[numbers++];
       else
-        detail::bring_back(value, kept.fields[count++]);
+        detail::keep(value, kept.fields[count++]);
     });
   }
 

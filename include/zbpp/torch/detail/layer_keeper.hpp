@@ -21,7 +21,7 @@ namespace zbpp::torch::detail {
 /// uses and has not made itself, and the `grad` of its parameters.
 class layer_keeper {
  public:
-  /// @param state  gives the parameters and buffers, in order; empty where nobody knows them
+  /// @param state  gives the parameters and buffers, in order, as far as they are known
   /// @param name   of the layer, for messages
   layer_keeper(std::function<tensors()> state, std::string name);
   layer_keeper(layer_keeper const&) = delete;

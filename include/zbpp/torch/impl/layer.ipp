@@ -7,6 +7,26 @@
 
 namespace zbpp::torch {
 
+inline std::vector<named_tensor> layer::parameters() const {
+  std::vector<named_tensor> all;
+  for (auto* const each : modules_) detail::append_named(all, each->named_parameters());
+  for (auto const& each : parameters_) all.push_back({std::to_string(all.size()), each});
+  return all;
+}
+
+inline std::vector<named_tensor> layer::buffers() const {
+  std::vector<named_tensor> all;
+  for (auto* const each : modules_) detail::append_named(all, each->named_buffers());
+  return all;
+}
+
+inline module_list layer_sequence::modules() const {
+  module_list all;
+  for (auto const& each : layers_)
+    all.insert(all.end(), each.modules().begin(), each.modules().end());
+  return all;
+}
+
 inline tensors layer_sequence::parameters() const {
   tensors all;
   for (auto const& each : layers_)

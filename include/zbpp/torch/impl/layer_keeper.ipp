@@ -56,7 +56,6 @@ inline void layer_keeper::tensor_watch::see(c10::IValue const& value) {
 
 inline layer_keeper::layer_keeper(std::function<tensors()> state, std::string name)
     : state_(std::move(state)), name_(std::move(name)) {
-  if (!state_) return;
   for (auto const& each : state_()) {
     before_.push_back(each.defined() ? each.detach() : each);
     if (each.defined() && each.has_storage()) keep(each);
@@ -108,12 +107,11 @@ inline void layer_keeper::put_back() {
   c10::AutoGradMode const off(false);
   put_bytes_back();
   for (auto const& [parameter, before] : grads_) parameter.mutable_grad() = before;
-  if (!state_) return;
   auto const now = state_();
   if (now.size() != before_.size())
     throw error(
         errc::bad_argument,
-        name_ + " of measure_layers has " + std::to_string(now.size()) +
+        name_ + " has " + std::to_string(now.size()) +
             " parameters and buffers after its runs, and had " + std::to_string(before_.size()) +
             " before; make them when the module is made, so that it can be left as it was");
   for (std::size_t i = 0; i < now.size(); ++i) {

@@ -42,12 +42,6 @@ class pass_times {
   std::vector<ticks> forward, input, weight, both;
 };
 
-[[nodiscard]] inline tensors copies_of(tensors const& all) {
-  tensors made;
-  for (auto const& each : all) made.push_back(each.defined() ? each.detach().clone() : each);
-  return made;
-}
-
 [[nodiscard]] inline bytes bytes_of(tensors const& all) {
   bytes sum = 0;
   for (auto const& each : all)
@@ -175,18 +169,6 @@ inline void measure_bytes(
   return costs;
 }
 
-/// @return what gives the parameters and buffers of a layer, which stays where it is; empty where
-///         nobody knows them
-[[nodiscard]] inline std::function<tensors()> state_of(layer const& from) {
-  if (!from.knows_parameters()) return {};
-  return [&from] {
-    tensors all;
-    for (auto& each : from.parameters()) all.push_back(std::move(each.value));
-    for (auto& each : from.buffers()) all.push_back(std::move(each.value));
-    return all;
-  };
-}
-
 }  // namespace detail
 
 inline std::vector<layer_costs> measure_layers(
@@ -198,14 +180,21 @@ inline std::vector<layer_costs> measure_layers(
   zbpp::detail::require(
       options.runs >= 1 && options.warm_up >= 0,
       "measure_layers takes 1 run or more, and 0 or more to warm up");
+  detail::pass_scope const scope;
   detail::generator_keeper const generators(batch);
   std::vector<layer_costs> measured;
   edge_tensors from{batch, std::vector<bool>(batch.size(), false)};
   for (std::size_t i = 0; i < layers.size(); ++i) {
     auto const name = "layer " + std::to_string(i);
     auto const* const last = i + 1 == layers.size() ? &loss : nullptr;
+    auto const state = [&block = layers[i]] {
+      tensors all;
+      for (auto const& list : {block.parameters(), block.buffers()})
+        for (auto const& each : list) all.push_back(each.value);
+      return all;
+    };
     try {
-      detail::layer_keeper keeper(detail::state_of(layers[i]), name);
+      detail::layer_keeper keeper(state, name + " of measure_layers");
       measured.push_back(detail::measure_layer(layers[i], last, from, options, keeper));
       keeper.put_back();
     } catch (error const&) {

@@ -3,6 +3,7 @@
 // What the passes of a module do.
 #pragma once
 
+#include <zbpp/torch/detail/layer_keeper.hpp>
 #include <zbpp/torch/module_stage.hpp>
 
 #include <cstddef>
@@ -52,6 +53,12 @@ namespace detail {
   return text.str();
 }
 
+[[nodiscard]] inline tensors copies_of(tensors const& all) {
+  tensors made;
+  for (auto const& each : all) made.push_back(each.defined() ? each.detach().clone() : each);
+  return made;
+}
+
 /// @return the tensors, with one that needs no gradient for each that is undefined
 inline tensors defined(tensors all) {
   for (auto& each : all)
@@ -74,6 +81,27 @@ inline at::Tensor loss_of(stage_ends const& ends, tensors const& outputs, microb
   return loss;
 }
 
+/// W may need a gradient as it is, and the receiver may make its memory the `grad` of a parameter:
+/// so one whose memory is held elsewhere is copied.
+[[nodiscard]] inline tensors unshared(tensors gradients) {
+  for (auto& each : gradients)
+    if (each.defined() && each.has_storage() && each.storage().use_count() > 1) each = each.clone();
+  return gradients;
+}
+
+/// What F sends without a graph, because R makes it again, may need a gradient if numbers of its
+/// type can have one.
+[[nodiscard]] inline message to_edge(tensors values, bool wants_gradients, pass_context ctx) {
+  edge_tensors sent;
+  for (auto const& each : values) {
+    bool const can = each.defined() && (each.is_floating_point() || each.is_complex());
+    sent.needs_gradient.push_back(can && (wants_gradients || each.requires_grad()));
+    sent.values.push_back(each.defined() ? each.detach() : each);
+  }
+  auto const size = edge_size(sent.values);
+  return ctx.make_edge(std::move(sent), size);
+}
+
 }  // namespace detail
 
 inline tensors module_flow::batch(microbatch mb) const {
@@ -82,7 +110,11 @@ inline tensors module_flow::batch(microbatch mb) const {
   return detail::batch_of(ends_, mb);
 }
 
-inline message module_flow::forward(work& kept, microbatch mb, pass_context ctx) const {
+inline message module_flow::forward(
+    work& kept, message& from_before, microbatch mb, pass_context ctx) const {
+  detail::pass_scope const scope;
+  kept.in = mb.is_first_stage() ? edge_tensors{batch(mb), {}} : from_before.get<edge_tensors>();
+  from_before.clear();  // or it would keep the tensors until W has ended
   bool const is_redone = mb.is_training() && mb.is_recomputed();
   std::optional<detail::draw_recorder> recorder;
   std::optional<detail::draw_turns> turns;
@@ -96,14 +128,23 @@ inline message module_flow::forward(work& kept, microbatch mb, pass_context ctx)
   if (is_redone && recompute_.check) kept.made = copies_of_made(kept, outputs);
   if (kept.loss.defined()) mb.report_loss(kept.loss.item<double>());
   if (mb.is_last_stage() && mb.is_training()) return {};
-  return to_edge(std::move(outputs), mb.is_recomputed(), ctx);
+  return detail::to_edge(std::move(outputs), mb.is_recomputed(), ctx);
 }
 
 inline void module_flow::recompute(work& kept, microbatch mb) const {
+  detail::pass_scope const scope;
+  auto const list = [this] {
+    tensors all;
+    for (auto* const root : modules_)
+      for (auto const& each : root->buffers()) all.push_back(each);
+    return all;
+  };
+  detail::layer_keeper buffers(list, "a stage that R runs again");
   std::optional<detail::draw_replay> replay;
   if (recompute_.restore_generators) replay.emplace(kept.draws, kept.in.values);
   auto const outputs = run(kept, mb, true);
   replay.reset();
+  buffers.put_back();
   kept.draws.turns.clear();
   if (!recompute_.check) return;
   check_made(kept, copies_of_made(kept, outputs), kept.loss.defined());
@@ -111,8 +152,7 @@ inline void module_flow::recompute(work& kept, microbatch mb) const {
 }
 
 inline tensors module_flow::copies_of_made(work const& kept, tensors const& outputs) {
-  tensors made;
-  for (auto const& each : outputs) made.push_back(each.defined() ? each.detach().clone() : each);
+  auto made = detail::copies_of(outputs);
   if (kept.loss.defined()) made.push_back(kept.loss);
   return made;
 }
@@ -168,25 +208,16 @@ inline tensors module_flow::gradients(work const& kept, message const& from_afte
   return {at::full_like(kept.loss, mb.loss_scale())};
 }
 
-// W may need a gradient as it is, and the receiver may make its memory the `grad` of a parameter:
-// so one whose memory is held elsewhere is copied.
-inline tensors module_flow::unshared(tensors gradients) {
-  for (auto& each : gradients)
-    if (each.defined() && each.has_storage() && each.storage().use_count() > 1) each = each.clone();
-  return gradients;
-}
-
-// What F sends without a graph, because R makes it again, may need a gradient if numbers of its
-// type can have one.
-inline message module_flow::to_edge(tensors values, bool wants_gradients, pass_context ctx) {
-  edge_tensors sent;
-  for (auto const& each : values) {
-    bool const can = each.defined() && (each.is_floating_point() || each.is_complex());
-    sent.needs_gradient.push_back(can && (wants_gradients || each.requires_grad()));
-    sent.values.push_back(each.defined() ? each.detach() : each);
-  }
-  auto const size = edge_size(sent.values);
-  return ctx.make_edge(std::move(sent), size);
+inline message module_flow::backward(
+    work& kept, message& from_after, microbatch mb, pass_context ctx) const {
+  detail::pass_scope const scope;
+  auto arrived = gradients(kept, from_after, mb);
+  auto found = detail::unshared(
+      mb.is_fused() ? kept.graph.backward(std::move(arrived))
+                    : kept.graph.backward_input(std::move(arrived)));
+  kept.in = {};
+  from_after.clear();
+  return detail::to_edge(std::move(found), false, ctx);
 }
 
 }  // namespace zbpp::torch

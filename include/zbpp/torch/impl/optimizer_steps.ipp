@@ -21,8 +21,6 @@ inline void keep(at::Tensor& kept, at::Tensor const& value) {
     kept = value.defined() ? value.clone() : at::Tensor();
 }
 
-inline void bring_back(at::Tensor& value, at::Tensor const& kept) { keep(value, kept); }
-
 inline gradient_state state_of_gradient(at::Tensor const& gradient) {
   double sum = 0;
   if (gradient.layout() == at::kStrided && gradient.scalar_type() == at::kFloat &&
