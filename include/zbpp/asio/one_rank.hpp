@@ -41,14 +41,18 @@ class progress_observer {
       : epoch_(std::chrono::steady_clock::now()), board_(&board) {}
 
   /// Begins a pass. @return its start
-  [[nodiscard]] ticks start(ticks, pass const&) const noexcept {
-    board_->start_pass();
+  [[nodiscard]] ticks start(ticks, pass const& begun) const noexcept {
+    board_->enter(progress_phase::in_pass, to_instruction(begun));
     return now();
   }
   /// Ends a pass. @return its end
   [[nodiscard]] ticks finish(ticks) const noexcept {
-    board_->enter(progress_phase::waiting);
+    board_->enter(progress_phase::between);
     return now();
+  }
+  /// Notes what the rank is about to do that is neither a pass nor about a message.
+  void begin(instruction const& next) const noexcept {
+    board_->enter(progress_phase::between, next);
   }
   /// Notes that a step of a run begins, the next one or the same one anew.
   void begin_step(bool is_next) const noexcept { board_->begin_attempt(is_next); }
@@ -70,6 +74,21 @@ class progress_observer {
   progress_board* board_ = nullptr;
 };
 
+/// @return for whom an engine waits that goes no further
+/// @param part    of its rank
+/// @param states  of its program; null where ranks exchange none
+template <class Engine>
+[[nodiscard]] progress_wait wait_of(
+    Engine const& engine, step_supervisor const& part, socket_states const* states) {
+  progress_wait wait{
+      .kind = wait_kind::instruction, .call = static_cast<std::uint8_t>(engine.at().kind)};
+  if (engine.blocked_by() != state_map::none)
+    wait.rank = states->sender(engine.blocked_by());
+  else if (engine.waits_for_replicas() && engine.awaited_replica() >= 0)
+    wait.rank = part.places().replica(engine.awaited_replica());
+  return wait;
+}
+
 /// Is the base of an executor with one rank in this process. An executor adds a transport and
 /// `wakeup_of`, and `run`, which does this around its loop:
 ///
@@ -77,7 +96,8 @@ class progress_observer {
 /// supervisor().begin(program, status);      // a failure elsewhere fails `status` here
 /// supervisor().announce(engine.statement());
 /// // ... until the engine is done and all that it sent has left, or `status` has failed:
-/// //     engine.advance(), then wait for messages, with supervisor().look() or in
+/// //     engine.advance(), then note_wait(...) and wait for messages, with supervisor().look() or
+/// in
 /// //     control_channel().loop().run_until(...)
 /// supervisor().report(engine.what_failed());
 /// supervisor().end();
@@ -157,6 +177,16 @@ class one_rank {
       if (on_thread_start) on_thread_start(ranks());
       engines.front().warm_up();
     });
+  }
+  /// Notes that an engine goes no further, and for whom it waits.
+  /// @param is_done  whether it has run its program, or steps
+  /// @param states   of its program; null where ranks exchange none
+  template <class Engine>
+  void note_wait(Engine const& engine, bool is_done, socket_states const* states) const {
+    auto& board = control_channel().board();
+    if (is_done || !engine.waits_for_peer()) return board.enter(progress_phase::sending);
+    board.wait(wait_of(engine, supervisor_, states));
+    board.enter(progress_phase::waiting, engine.at());
   }
   /// Does a part of making the pipeline. If it throws, ends the run, so that no rank waits for this
   /// one.

@@ -159,6 +159,11 @@ class engine {
     return reduction_ != nullptr && reduction_->is_awaited();
   }
 
+  /// @return the replica whose part of that sum is missing
+  [[nodiscard]] int awaited_replica() const noexcept { return reduction_->awaited_replica(); }
+  /// @return the instruction at which the rank is, in a step
+  [[nodiscard]] instruction at() const noexcept { return flows_.named(code()[next_]); }
+
   /// @return whether the rank is at a send that waits for room, and there is some now
   [[nodiscard]] bool may_send() const noexcept {
     return next_ < code().size() && flows_.may_send(code()[next_]);
@@ -408,6 +413,7 @@ class engine {
     }
   }
   [[gnu::noinline]] bool run_rare(ready_instruction const& i) {
+    if constexpr (observes_instructions<PassObserver>) observer_.begin(flows_.named(i));
     switch (i.kind) {
       case instruction_kind::optimizer_step:
       case instruction_kind::immediate_step: step(i.chunk); return true;

@@ -64,15 +64,7 @@ class group {
   [[nodiscard]] group_link* link() const noexcept { return link_.get(); }
 
  private:
-  enum class call : std::uint8_t {
-    all_reduce,
-    reduce_scatter,
-    all_gather,
-    broadcast,
-    all_to_all,
-    barrier,
-    exchange,
-  };
+  using call = group_call;
   // Stands in front of what a member sends, so that members that make different calls find out.
   struct header {
     call kind = call::barrier;

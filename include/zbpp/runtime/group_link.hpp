@@ -7,11 +7,37 @@
 #include <zbpp/runtime/transport.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
-#include <string>
+#include <string_view>
 #include <vector>
 
 namespace zbpp {
+
+/// Names the collective calls of a group.
+enum class group_call : std::uint8_t {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  all_to_all,
+  barrier,
+  exchange,
+};
+
+/// @return the name of the member of `group` that makes a call
+[[nodiscard]] constexpr std::string_view to_string(group_call call) noexcept {
+  switch (call) {
+    case group_call::all_reduce: return "all_reduce";
+    case group_call::reduce_scatter: return "reduce_scatter";
+    case group_call::all_gather: return "all_gather";
+    case group_call::broadcast: return "broadcast";
+    case group_call::all_to_all: return "all_to_all";
+    case group_call::barrier: return "barrier";
+    case group_call::exchange: return "exchange";
+  }
+  return "what is no collective call";
+}
 
 /// Connects one member of a group with the others. Between two members bytes arrive in the order in
 /// which they were sent. One thread at a time uses it, that of the rank; `fail` is for any thread.
@@ -43,9 +69,17 @@ class group_link {
   /// @throws the failure of the run
   virtual void wait(int from) = 0;
 
+  /// Notes which call the member makes from now on, for those who want to know in what it waits.
+  void begin(group_call call) noexcept { call_ = call; }
+
+ protected:
+  /// @return the call that was begun last
+  [[nodiscard]] group_call call() const noexcept { return call_; }
+
  private:
   int place_;
   int size_;
+  group_call call_ = group_call::barrier;
 };
 
 }  // namespace zbpp

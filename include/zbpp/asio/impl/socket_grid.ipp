@@ -87,7 +87,7 @@ class socket_link final : public group_link {
   socket_link(
       control& run,
       wait_limit& limit,
-      std::string_view axis,
+      grid_axis axis,
       int place,
       std::vector<member_connection*> members)
       : group_link(place, static_cast<int>(members.size())),
@@ -115,21 +115,24 @@ class socket_link final : public group_link {
   void wait(int from) override {
     auto& member = at(from);
     auto const has_ended = [&] { return member.stream.has_arrived() || report_lost(member); };
-    // Within a step the watchdog sees this rank in its pass.
-    bool const is_between_steps = run_->board().read().phase == progress_phase::outside;
+    auto& board = run_->board();
+    board.wait({member.peer, wait_kind::group, static_cast<std::uint8_t>(call()), axis_});
+    // Within a step the watchdog looks at ranks that wait.
+    bool const is_between_steps = board.read().phase == progress_phase::outside;
     if (is_between_steps)
       limit_->run_until(has_ended);
     else
       run_->loop().run_until(has_ended);
-    if (member.stream.has_arrived()) return;
+    if (member.stream.has_arrived()) return board.wait({});
     look(member);
     run_->loop().exclusively([&] {
       run_->report(
           {{member.peer, -1, -1, -1},
            {},
            errc::peer_failed,
-           "has not come to a collective call of its " + std::string(axis_) + " group within " +
-               seconds_text(run_->settings().collective_deadline) + set_by("collective_deadline")});
+           "has not come to a collective call of its " + std::string(to_string(axis_)) +
+               " group within " + seconds_text(run_->settings().collective_deadline) +
+               set_by("collective_deadline")});
     });
     run_->loop().run_until([&] { return run_->has_stopped(); });
     look(member);
@@ -162,7 +165,7 @@ class socket_link final : public group_link {
 
   control* run_;
   wait_limit* limit_;
-  std::string_view axis_;
+  grid_axis axis_;
   std::vector<member_connection*> members_;
 };
 
@@ -228,7 +231,7 @@ struct socket_grid::parts {
           "a connection of the " + std::string(axis) +
               " group cannot be used: " + detail::reason_of(failure));
     grid.along(of.axis) = group(std::make_unique<detail::socket_link>(
-        *run, limit, axis, layout.place_in_group(of.axis, run->rank()), of.members));
+        *run, limit, of.axis, layout.place_in_group(of.axis, run->rank()), of.members));
   }
 
   void progress() {

@@ -143,12 +143,16 @@ ZBPP_INLINE void step_supervisor::announce(zbpp::detail::run_statement const& ru
 
 ZBPP_INLINE void step_supervisor::leave() { control_->leave_pipeline(pipeline_); }
 
-ZBPP_INLINE void step_supervisor::begin(program const& program, step_status& status) {
+ZBPP_INLINE void step_supervisor::watch(program const& program) {
   watched_ = &program;
   if (control_->watcher() != watched_)
     control_->watch(
         detail::stall_detector(program, control_->settings().stall_deadline, places_.layout()),
         watched_);
+}
+
+ZBPP_INLINE void step_supervisor::begin(program const& program, step_status& status) {
+  watch(program);
   control_->lay_out(places_.layout());
   control_->board().begin_step(steps_);
   control_->loop().exclusively([&] {

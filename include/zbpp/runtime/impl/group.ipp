@@ -8,34 +8,24 @@
 #include <zbpp/runtime/detail/number_bytes.hpp>
 #include <zbpp/runtime/group.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstring>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace zbpp {
 
 ZBPP_INLINE std::string group::name_of(header const& made) {
-  constexpr std::array<std::string_view, 7> names{
-      "all_reduce",
-      "reduce_scatter",
-      "all_gather",
-      "broadcast",
-      "all_to_all",
-      "barrier",
-      "exchange"};
-  auto const at = static_cast<std::size_t>(made.kind);
-  if (at >= names.size()) return "what is no collective call";
-  std::string name(names[at]);
+  if (made.kind > call::exchange) return "what is no collective call";
+  std::string name(to_string(made.kind));
   if (made.count >= 0) name += " of " + std::to_string(made.count) + " numbers";
   return name + " as its call " + std::to_string(made.number);
 }
 
 ZBPP_INLINE void group::begin(call kind, std::size_t count) {
   call_ = {kind, call_.number + 1, static_cast<std::int64_t>(count)};
+  link_->begin(kind);
   if (kind == call::barrier || kind == call::all_to_all || kind == call::exchange) call_.count = -1;
 }
 
