@@ -6,6 +6,7 @@
 #include <zbpp/model/grid.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/group_link.hpp>
+#include <zbpp/runtime/state_link.hpp>
 
 #include <support/catch.hpp>
 #include <support/instructions.hpp>
@@ -52,11 +53,11 @@ progress_report at(
       .age_ms = age,
       .silence_ms = 0};
 }
-// Of a rank that tells in what it waits; it names another rank where no message says whom.
+// Of a rank that tells in what it waits, and whom where no message says that.
 progress_report waiting(int rank, instruction const& in, int whom = -1) {
   auto report = at(rank, progress_phase::waiting, in);
   report.wait = {
-      .rank = whom,
+      .whom = whom,
       .kind = wait_kind::instruction,
       .call = static_cast<std::uint8_t>(in.kind),
       .axis = grid_axis::pipeline};
@@ -236,7 +237,7 @@ TEST_CASE("a pass that does not end is blamed, wherever it stands", "[asio]") {
   CHECK(chains > 200);
 }
 
-TEST_CASE("a circle of two is told from its lowest rank", "[asio]") {
+TEST_CASE("of ranks that wait for each other no one is suspected", "[asio]") {
   auto const code =
       of(placement::linear(3), 2, {"0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1", "2F1 2BW1 2F0 2BW0"});
   CHECK(
@@ -335,7 +336,7 @@ TEST_CASE("a rank that is outside, silent, or between two passes is told so", "[
       end(at(1, progress_phase::between, pass_of(instruction_kind::forward, 1, 0))) ==
       "has run F 0 of stage 1 for 61.2 s");
   // Behind the passes: rank 0 waits in its NORM or VALIDATE, as it says itself.
-  auto const norm = waiting(0, {instruction_kind::validate, 0, 0}, 1);
+  auto const norm = waiting(0, {instruction_kind::validate, 0, 0}, state_map(code).between(1, 0));
   for (auto const& [kind, text] : std::vector<std::pair<instruction_kind, std::string>>{
            {instruction_kind::reduce_norm, "NORM"},
            {instruction_kind::optimizer_step, "STEP of stage 1"}})
@@ -394,23 +395,49 @@ TEST_CASE("a rank in a call of a group waits for the member that has not come", 
                 "(") == 0);
 }
 
-TEST_CASE("a device that adds gradients up waits for the replicas that are behind", "[asio]") {
-  grid_layout const layout({.pipeline = 1, .data = 2}, 2);
+TEST_CASE("a rank that adds gradients up waits for the replicas that are behind", "[asio]") {
+  grid_layout const layout({.pipeline = 1, .data = 3}, 3);
   auto const problem = with_replicas(
-      zbpp::problem(placement::linear(1), 2, stage_costs{.forward = 1}), {.count = 2});
+      zbpp::problem(placement::linear(1), 2, stage_costs{.forward = 1}), {.count = 3});
   auto const code = make_plan(one_f_one_b{}, problem).program();
   auto const row = code.instructions(0);
   REQUIRE(reduces_gradients(code));
   auto const last = *std::ranges::find_if(
       row.rbegin(), row.rend(), [](instruction const& i) { return i.is_pass(); });
+  // A device does not tell, a host does.
+  instruction const sum{instruction_kind::finish_reduction, 0, 0};
+  auto const waits = at(0, progress_phase::waiting, last);
+  auto const told = waiting(0, sum, 2);
+  auto other = waits;
+  other.rank = 1;
+  auto const end =
+      " waits in REDUCED of stage 0 for rank 2 (replica 2), which waits for no rank: it "
+      "runs " +
+      words(last) + " for 61.2 s";
+  for (auto const& first : {waits, told})
+    CHECK(
+        text_of(code, {first, other, at(2, progress_phase::in_pass, last)}, &layout) ==
+        "rank 0 (replica 0)" + end);
+  // All have given theirs, and one has not given the others what it adds up.
   CHECK(
       text_of(
           code,
-          {at(0, progress_phase::waiting, last), at(1, progress_phase::in_pass, last)},
+          {told, at(1, progress_phase::outside, sum), at(2, progress_phase::between, sum)},
           &layout) ==
-      "rank 0 (replica 0) waits in REDUCED of stage 0 for rank 1 (replica 1), which waits for no "
-      "rank: it runs " +
-          words(last) + " for 61.2 s");
+      "rank 0 (replica 0) waits in REDUCED of stage 0 for rank 2 (replica 2), which waits for no "
+      "rank: it runs REDUCED of stage 0 for 61.2 s");
+}
+
+TEST_CASE("a rank without room for what it sends waits for its receiver", "[asio]") {
+  auto const code = of(placement::linear(2), 2, {"0F0 0F1", "1F0 1F1"});
+  auto const f = pass_of(instruction_kind::forward, 1, 0);
+  CHECK(
+      text_of(
+          code,
+          {waiting(0, pass_of(instruction_kind::send_activation, 0, 1)),
+           at(1, progress_phase::in_pass, f)}) ==
+      "rank 0 waits in SEND_F 1 of stage 0 for rank 1, which waits for no rank: it runs F 0 of "
+      "stage 1 for 61.2 s");
 }
 
 TEST_CASE("of all waits that lead to one rank, or in circles, that rank is named", "[asio]") {
@@ -531,7 +558,7 @@ TEST_CASE("reports of any content are survived", "[asio]") {
            .step = number(1),
            .at = random.chance(0.8) ? std::optional(at) : std::nullopt,
            .wait =
-               {.rank = static_cast<std::int32_t>(random.integer(-2, code.ranks())),
+               {.whom = static_cast<std::int32_t>(random.integer(-2, 9)),
                 .kind = static_cast<wait_kind>(random.integer(0, 4)),
                 .call = static_cast<std::uint8_t>(random.integer(0, 255)),
                 .axis = static_cast<grid_axis>(random.integer(0, 4))},

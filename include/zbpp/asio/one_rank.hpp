@@ -74,19 +74,11 @@ class progress_observer {
   progress_board* board_ = nullptr;
 };
 
-/// @return for whom an engine waits that goes no further
-/// @param part    of its rank
-/// @param states  of its program; null where ranks exchange none
+/// @return in what an engine waits that is at an instruction, and for whom
 template <class Engine>
-[[nodiscard]] progress_wait wait_of(
-    Engine const& engine, step_supervisor const& part, socket_states const* states) {
-  progress_wait wait{
-      .kind = wait_kind::instruction, .call = static_cast<std::uint8_t>(engine.at().kind)};
-  if (engine.blocked_by() != state_map::none)
-    wait.rank = states->sender(engine.blocked_by());
-  else if (engine.waits_for_replicas() && engine.awaited_replica() >= 0)
-    wait.rank = part.places().replica(engine.awaited_replica());
-  return wait;
+[[nodiscard]] progress_wait wait_of(Engine const& engine) {
+  auto const whom = engine.waits_for_replicas() ? engine.awaited_replica() : engine.blocked_by();
+  return {whom, wait_kind::instruction, static_cast<std::uint8_t>(engine.at()->kind)};
 }
 
 /// Is the base of an executor with one rank in this process. An executor adds a transport and
@@ -179,14 +171,13 @@ class one_rank {
     });
   }
   /// Notes that an engine goes no further, and for whom it waits.
-  /// @param is_done  whether it has run its program, or steps
-  /// @param states   of its program; null where ranks exchange none
   template <class Engine>
-  void note_wait(Engine const& engine, bool is_done, socket_states const* states) const {
+  void note_wait(Engine const& engine) const {
     auto& board = control_channel().board();
-    if (is_done || !engine.waits_for_peer()) return board.enter(progress_phase::sending);
-    board.wait(wait_of(engine, supervisor_, states));
-    board.enter(progress_phase::waiting, engine.at());
+    auto const at = engine.at();
+    if (!at) return board.enter(progress_phase::sending);
+    board.wait(wait_of(engine));
+    board.enter(progress_phase::waiting, *at);
   }
   /// Does a part of making the pipeline. If it throws, ends the run, so that no rank waits for this
   /// one.

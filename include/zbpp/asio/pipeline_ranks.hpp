@@ -37,9 +37,6 @@ class pipeline_ranks {
   /// @return which rank of its pipeline the rank `own` of the run is, that of this process
   [[nodiscard]] int in_pipeline(int own) const;
 
-  /// @return the rank in the run that a replica has in the place of this one; only in a grid
-  [[nodiscard]] int replica(int data) const;
-
   /// @return the grid; null where the pipeline has all ranks of the run
   [[nodiscard]] std::shared_ptr<grid_layout const> const& layout() const noexcept {
     return layout_;
@@ -47,7 +44,6 @@ class pipeline_ranks {
 
  private:
   std::shared_ptr<grid_layout const> layout_;
-  int own_ = 0;              // in the run
   std::vector<int> places_;  // by rank of the pipeline; empty for all ranks of the run
 };
 

@@ -39,7 +39,9 @@ enum class wait_kind : std::uint8_t {
 
 /// Says for whom a rank waits, and in what.
 struct progress_wait {
-  std::int32_t rank = -1;  ///< of the run; -1 where the rank does not say
+  /// In a group a rank of the run; in an instruction a replica, or a channel of the `state_map`;
+  /// the root of a broadcast. Below 0: it does not say.
+  std::int32_t whom = -1;
   wait_kind kind = wait_kind::none;
   std::uint8_t call = 0;  ///< an `instruction_kind`, `group_call` or `call_kind`, by `kind`
   grid_axis axis = grid_axis::pipeline;  ///< of the group
@@ -86,7 +88,7 @@ inline void put(wire_writer& to, std::optional<instruction> const& given) {
 inline void put(wire_writer& to, progress_report const& report) {
   to.put(report.rank).put(static_cast<std::uint8_t>(report.phase)).put(report.step);
   put(to, report.at);
-  to.put(report.wait.rank).put(static_cast<std::uint8_t>(report.wait.kind)).put(report.wait.call);
+  to.put(report.wait.whom).put(static_cast<std::uint8_t>(report.wait.kind)).put(report.wait.call);
   to.put(static_cast<std::uint8_t>(report.wait.axis)).put(report.age_ms).put(report.silence_ms);
 }
 
@@ -99,7 +101,7 @@ inline void put(wire_writer& to, progress_report const& report) {
   report.phase = static_cast<progress_phase>(get_below(from, 6, "the phase of a rank is"));
   report.step = from.get<std::int64_t>();
   report.at = get_instruction(from);
-  report.wait.rank = from.get<std::int32_t>();
+  report.wait.whom = from.get<std::int32_t>();
   report.wait.kind = static_cast<wait_kind>(get_below(from, 5, "the kind of a wait is"));
   report.wait.call = get_below(from, instruction_kinds, "the call that a rank waits in is");
   report.wait.axis = static_cast<grid_axis>(get_below(from, 5, "the axis of a group is"));
@@ -133,7 +135,7 @@ class progress_board {
   void enter(progress_phase phase) noexcept { phase_.store(phase, std::memory_order_relaxed); }
   /// Notes for whom the rank waits, in `progress_phase::waiting` or in a call of a group or of all;
   /// nobody by default.
-  void wait(progress_wait const& wait) noexcept { wait_.store(wait, std::memory_order_relaxed); }
+  void wait(progress_wait const& on) noexcept { wait_.store(on, std::memory_order_relaxed); }
 
   /// @return what stands there; `rank` and the times are for the caller to fill in
   [[nodiscard]] progress_report read() const noexcept {

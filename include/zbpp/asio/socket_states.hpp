@@ -69,8 +69,6 @@ class socket_states final : public state_link {
   [[nodiscard]] bool begin_step(int rank) override;
   void drain() override;
 
-  /// @return the rank in the run that sends by a channel
-  [[nodiscard]] int sender(int channel) const noexcept;
   /// Writes what was sent, as far as possible without blocking, and reports a lost connection that
   /// is needed.
   /// @param awaited  `engine::blocked_by()`; none where the rank waits for no state

@@ -117,7 +117,7 @@ class tcp::executor : public one_rank {
       // Between two steps of a run, and with a full channel of an evaluation, the engine waits for
       // nobody, but until what it sent has left.
       bool const is_between_steps = !is_done && !engine.waits_for_peer();
-      note_wait(engine, is_done, own.states.get());
+      note_wait(engine);
       transport.flush();
       control_channel().loop().run_until([&] {
         if ((is_done || is_between_steps) && transport.is_flushed()) return true;

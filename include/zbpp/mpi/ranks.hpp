@@ -187,7 +187,7 @@ class ranks::executor : public asio::one_rank {
       // Between two steps of a run, and with a full channel of an evaluation, the engine waits for
       // nobody, but until what it sent has left.
       bool const is_between_steps = !is_done && !engine.waits_for_peer();
-      note_wait(engine, is_done, own.states.get());
+      note_wait(engine);
       auto const awaited = is_done ? state_map::none : engine.blocked_by();
       if (own.states != nullptr) own.states->flush();
       detail::polling_pause pause(settings_.spin);

@@ -42,6 +42,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -161,8 +162,11 @@ class engine {
 
   /// @return the replica whose part of that sum is missing
   [[nodiscard]] int awaited_replica() const noexcept { return reduction_->awaited_replica(); }
-  /// @return the instruction at which the rank is, in a step
-  [[nodiscard]] instruction at() const noexcept { return flows_.named(code()[next_]); }
+  /// @return the instruction at which the rank is; none behind the last one
+  [[nodiscard]] std::optional<instruction> at() const noexcept {
+    if (next_ == code().size()) return std::nullopt;
+    return flows_.named(code()[next_]);
+  }
 
   /// @return whether the rank is at a send that waits for room, and there is some now
   [[nodiscard]] bool may_send() const noexcept {

@@ -65,21 +65,13 @@ class group_link {
   /// @param messages  of each other member that are here at a time
   /// @param most      bytes of each
   virtual void reserve(std::size_t /*messages*/, std::size_t /*most*/) {}
-  /// Blocks until the next bytes of another member are here.
+  /// Blocks until the next bytes of another member are here, which belong to a call.
   /// @throws the failure of the run
-  virtual void wait(int from) = 0;
-
-  /// Notes which call the member makes from now on, for those who want to know in what it waits.
-  void begin(group_call call) noexcept { call_ = call; }
-
- protected:
-  /// @return the call that was begun last
-  [[nodiscard]] group_call call() const noexcept { return call_; }
+  virtual void wait(int from, group_call in) = 0;
 
  private:
   int place_;
   int size_;
-  group_call call_ = group_call::barrier;
 };
 
 }  // namespace zbpp

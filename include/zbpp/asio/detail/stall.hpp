@@ -15,12 +15,12 @@
 #include <zbpp/model/grid.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/group_link.hpp>
+#include <zbpp/runtime/state_link.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,7 +41,11 @@ class stall_report {
       std::span<progress_report const> reports,
       std::int64_t limit_ms,
       grid_layout const* layout)
-      : program_(program), map_(program.placement()), limit_ms_(limit_ms), layout_(layout) {
+      : program_(program),
+        map_(program.placement()),
+        states_(program),
+        limit_ms_(limit_ms),
+        layout_(layout) {
     auto const ranks = index(this->ranks());
     reports_.resize(ranks);
     for (auto const& r : reports)
@@ -49,8 +53,6 @@ class stall_report {
     does_.resize(ranks);
     next_.assign(ranks, nobody);
     waiters_.assign(ranks, {});
-    for (auto const& i : program.instructions().all())
-      is_evaluation_ = is_evaluation_ && (!i.is_pass() || i.kind == instruction_kind::forward);
     for (int rank = 0; rank < this->ranks(); ++rank) explain(rank);
     for (int rank = 0; rank < this->ranks(); ++rank)
       if (auto const end = end_of(rank); end == nobody)
@@ -162,14 +164,14 @@ class stall_report {
         text += " between steps";
       else if (report.at)
         text += " in " + describe(*report.at);
-      return wait(rank, in.rank, text);
+      return wait(rank, in.whom, text);
     }
     // For the first that has not come.
     int other = 0;
     while (other < ranks() && reports_[index(other)] &&
            reports_[index(other)]->wait.kind == in.kind)
       ++other;
-    auto const call = rank_call{.kind = static_cast<call_kind>(in.call), .root = in.rank};
+    auto const call = rank_call{.kind = static_cast<call_kind>(in.call), .root = in.whom};
     wait(rank, other, in.kind == wait_kind::run ? call.name() : "run() behind a step");
   }
 
@@ -183,12 +185,23 @@ class stall_report {
       auto const& i = row[at];
       if (i.is_pass()) return explain_message(rank, at, report.step);
       if (is_told && static_cast<std::uint8_t>(i.kind) == report.wait.call)
-        return wait(rank, report.wait.rank, describe(i));
+        return wait(rank, awaited_by(rank, i, report.wait.whom), describe(i));
       // Where a device adds gradients up, its host does not know how far it is.
       if (auto const next = is_told ? nobody : late_replica(rank, i, report.step); next != nobody)
         return wait(rank, next, describe(i));
     }
     does_[index(rank)] = "is at the end of its program";
+  }
+
+  // For whom a rank waits that says what it lacks in an instruction; in an evaluation that may be
+  // room for what it sends.
+  [[nodiscard]] int awaited_by(int rank, instruction const& i, int lacks) const {
+    if (i.is_send()) return receiver(rank, i);
+    if (i.is_of_reduction() && layout_ != nullptr) {
+      auto const replicas = layout_->group(grid_axis::data, rank);
+      return lacks >= 0 && index(lacks) < replicas.size() ? replicas[index(lacks)] : nobody;
+    }
+    return lacks >= 0 && lacks < states_.size() ? beside(rank, states_.ends(lacks).first) : nobody;
   }
 
   // A rank that waits for the messages of a pass, and of that which is paired with it.
@@ -212,33 +225,25 @@ class stall_report {
   // is not what the instruction waits for.
   [[nodiscard]] int late_replica(int rank, instruction const& i, std::int64_t step) const {
     if (layout_ == nullptr || i.kind != instruction_kind::finish_reduction) return nobody;
-    auto const row = row_of(rank);
-    auto const start =
-        std::ranges::find(row, instruction{instruction_kind::start_reduction, i.stage, 0});
-    auto const before = std::find_if(
-        std::make_reverse_iterator(start), row.rend(), [](auto const& p) { return p.is_pass(); });
-    if (before == row.rend()) return nobody;
-    auto const last = static_cast<std::size_t>(row.rend() - before) - 1;
+    auto const start = find(rank, [&](instruction const& other) {
+      return other.kind == instruction_kind::start_reduction && other.stage == i.stage;
+    });
     for (int const replica : layout_->group(grid_axis::data, rank))
-      if (!has_come_to(replica, last, step)) return replica;
+      if (!has_come_to(replica, start, step)) return replica;
     return nobody;
   }
 
+  // To whom a rank sends; nobody where the instruction is no send.
+  [[nodiscard]] int receiver(int rank, instruction const& i) const {
+    auto const channel = i.is_send() ? map_.of(i) : channel_map::none;
+    return channel == channel_map::none ? nobody : beside(rank, map_.ends(channel).second);
+  }
   // A rank that cannot get rid of a message.
   void explain_sending(int rank, progress_report const& report) {
     auto const row = row_of(rank);
-    auto const receiver = [&](instruction const& i) {
-      return beside(rank, map_.ends(map_.of(i)).second);
-    };
-    // In an evaluation a send may wait for room; at the end of a program all that was sent has to
-    // be taken.
-    auto const rest = row.subspan(std::min(run_up_to(rank), row.size()));
-    auto const next = std::ranges::find_if(rest, &instruction::is_pass);
-    for (auto i = rest.begin(); is_evaluation_ && next != rest.end() && i != next; ++i)
-      if (i->is_send()) return wait(rank, receiver(*i), describe(*i));
     for (auto const& i : row) {
-      if (!i.is_send() || map_.of(i) == channel_map::none) continue;
-      auto const to = receiver(i);
+      auto const to = receiver(rank, i);
+      if (to == nobody) continue;
       auto const taker = find(to, i.moves_activation(), i.other_stage(), i.microbatch);
       bool const takes = is_in_pass(to) && position(to) == taker;
       if (!takes && !has_come_to(to, taker, report.step)) return wait(rank, to, describe(i));
@@ -280,8 +285,13 @@ class stall_report {
                        report.wait.kind == wait_kind::instruction &&
                        report.wait.call == static_cast<std::uint8_t>(at.kind);
     bool const runs = report.phase == progress_phase::between && !at.is_pass();
-    auto const place = position(rank);
-    return place == nowhere ? 0 : place + (waits || runs || is_in_pass(rank) ? 0 : 1);
+    auto place = position(rank);
+    if (place == nowhere || waits || runs || is_in_pass(rank)) return place == nowhere ? 0 : place;
+    // Where the rank does not tell, it may be anywhere before its next pass.
+    auto const row = row_of(rank);
+    for (++place; report.wait.kind == wait_kind::none && place < row.size(); ++place)
+      if (row[place].is_pass() || report.phase != progress_phase::waiting) break;
+    return place;
   }
   [[nodiscard]] bool is_in_pass(int rank) const {
     auto const& report = reports_[index(rank)];
@@ -349,9 +359,9 @@ class stall_report {
 
   program const& program_;
   channel_map map_;
+  state_map states_;
   std::int64_t limit_ms_;
   grid_layout const* layout_;
-  bool is_evaluation_ = true;  // where a send may wait
   std::vector<std::optional<progress_report>> reports_;
   std::vector<std::string> does_;          // of each rank, in words
   std::vector<int> next_;                  // for whom each rank waits

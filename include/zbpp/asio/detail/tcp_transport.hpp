@@ -205,10 +205,6 @@ class channel_links {
   /// all it needs may end before the others. Call only on the I/O thread.
   /// @param awaited  the channel whose message this rank waits for; none where it does not
   void report_needed(int awaited);
-  /// @return the rank in the run that sends by a channel
-  [[nodiscard]] int sender(int channel) const noexcept {
-    return channels_[zbpp::detail::index(channel)].from;
-  }
   /// @return what runs the sockets
   [[nodiscard]] io_loop& loop() const noexcept;
   /// @return what was connected; null before

@@ -15,7 +15,7 @@
 namespace zbpp::asio {
 
 ZBPP_INLINE pipeline_ranks::pipeline_ranks(grid_layout const& layout, int rank, int ranks)
-    : layout_(std::make_shared<grid_layout const>(layout)), own_(rank) {
+    : layout_(std::make_shared<grid_layout const>(layout)) {
   if (layout.ranks() != ranks)
     throw error(
         errc::bad_argument,
@@ -35,12 +35,6 @@ ZBPP_INLINE std::vector<channel> pipeline_ranks::in_run(std::vector<channel> cha
     c.to = in_run(c.to);
   }
   return channels;
-}
-
-ZBPP_INLINE int pipeline_ranks::replica(int data) const {
-  auto at = layout_->coordinates(own_);
-  at.data = data;
-  return layout_->rank_of(at);
 }
 
 ZBPP_INLINE int pipeline_ranks::in_pipeline(int own) const {

@@ -112,11 +112,11 @@ class socket_link final : public group_link {
     return is_here;
   }
   void take(int from, std::vector<std::byte>& bytes) override { at(from).stream.take(bytes); }
-  void wait(int from) override {
+  void wait(int from, group_call in) override {
     auto& member = at(from);
     auto const has_ended = [&] { return member.stream.has_arrived() || report_lost(member); };
     auto& board = run_->board();
-    board.wait({member.peer, wait_kind::group, static_cast<std::uint8_t>(call()), axis_});
+    board.wait({member.peer, wait_kind::group, static_cast<std::uint8_t>(in), axis_});
     // Within a step the watchdog looks at ranks that wait.
     bool const is_between_steps = board.read().phase == progress_phase::outside;
     if (is_between_steps)

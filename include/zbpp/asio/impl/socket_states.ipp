@@ -87,10 +87,6 @@ ZBPP_INLINE bool socket_states::begin_step(int rank) { return transport_->begin_
 
 ZBPP_INLINE void socket_states::drain() { transport_->drain(); }
 
-ZBPP_INLINE int socket_states::sender(int channel) const noexcept {
-  return links_->sender(channel);
-}
-
 ZBPP_INLINE void socket_states::flush() { transport_->flush(); }
 
 ZBPP_INLINE bool socket_states::is_flushed() const noexcept { return transport_->is_flushed(); }

@@ -121,12 +121,8 @@ ZBPP_INLINE step_supervisor::step_supervisor(
 }
 
 ZBPP_INLINE step_supervisor::~step_supervisor() {
-  if (watched_ == nullptr) return;
-  // The pipelines of a grid do not wait for each other, and others may run on.
-  if (places_.layout() != nullptr)
-    control_->disown_watchdog(watched_);
-  else
-    control_->unwatch(watched_);
+  // Others may still be in a step.
+  control_->disown_watchdog(watched_);
 }
 
 ZBPP_INLINE rank_call step_supervisor::connecting(bool is_first) const noexcept {

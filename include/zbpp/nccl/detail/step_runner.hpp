@@ -212,8 +212,7 @@ class step_launcher {
     return [&](wakeup const& wake, std::uint32_t seen) {
       auto& board = supervisor_.channel().board();
       try {
-        if (engine.waits_for_peer())
-          board.wait(asio::wait_of(engine, supervisor_, active.states.get()));
+        if (engine.at()) board.wait(asio::wait_of(engine));
         wait_.until_informed(
             engine.blocked_by(), engine.waits_for_replicas(), active.states.get(), wake, seen);
       } catch (...) {

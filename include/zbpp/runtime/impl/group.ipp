@@ -25,7 +25,6 @@ ZBPP_INLINE std::string group::name_of(header const& made) {
 
 ZBPP_INLINE void group::begin(call kind, std::size_t count) {
   call_ = {kind, call_.number + 1, static_cast<std::int64_t>(count)};
-  link_->begin(kind);
   if (kind == call::barrier || kind == call::all_to_all || kind == call::exchange) call_.count = -1;
 }
 
@@ -39,7 +38,7 @@ ZBPP_INLINE void group::send_to_all(std::span<std::byte const> body) {
 }
 
 ZBPP_INLINE std::span<std::byte const> group::receive(int from) {
-  if (!link_->has_arrived(from)) link_->wait(from);
+  if (!link_->has_arrived(from)) link_->wait(from, call_.kind);
   link_->take(from, bytes_);
   header made;
   bool const is_whole = bytes_.size() >= sizeof made;

@@ -124,7 +124,7 @@ class in_process_link final : public group_link {
     std::scoped_lock const lock(own_.guard);
     for (auto& queue : queues_) queue.reserve(messages, most);
   }
-  void wait(int from) override {
+  void wait(int from, group_call /*in*/) override {
     std::unique_lock lock(own_.guard);
     while (queues_[index(from)].empty()) {
       failure_.check();
