@@ -179,8 +179,10 @@ class stall_report {
   void explain_waiting(int rank, progress_report const& report) {
     auto const row = row_of(rank);
     bool const is_told = report.wait.kind == wait_kind::instruction;
-    // Where the rank does not tell, nothing has moved.
-    auto at = is_told ? run_up_to(rank) : report.at ? position(rank) + 1 : 0;
+    // It is at what it told last, or behind it where its device goes on.
+    bool const is_there =
+        is_told && report.at && static_cast<std::uint8_t>(report.at->kind) == report.wait.call;
+    auto at = report.at ? position(rank) + (is_there ? 0 : 1) : 0;
     for (; at < row.size(); ++at) {
       auto const& i = row[at];
       if (i.is_pass()) return explain_message(rank, at, report.step);
