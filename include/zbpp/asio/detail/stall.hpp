@@ -231,7 +231,7 @@ class stall_report {
       return other.kind == instruction_kind::start_reduction && other.stage == i.stage;
     });
     for (int const replica : layout_->group(grid_axis::data, rank))
-      if (!has_come_to(replica, start, step)) return replica;
+      if (replica != rank && !has_come_to(replica, start, step)) return replica;
     return nobody;
   }
 
@@ -281,7 +281,7 @@ class stall_report {
     if (!report.at) return 0;
     if (report.phase == progress_phase::outside) return row_of(rank).size();
     auto const& at = *report.at;
-    if (at.kind == instruction_kind::backward_weight)
+    if (at.kind == instruction_kind::backward_weight && report.phase != progress_phase::waiting)
       return find(rank, false, at.stage, at.microbatch) + 1;
     bool const waits = report.phase == progress_phase::waiting &&
                        report.wait.kind == wait_kind::instruction &&
