@@ -6,6 +6,7 @@
 #include <zbpp/asio/measure.hpp>
 #include <zbpp/asio/socket_grid.hpp>
 #include <zbpp/asio/tcp.hpp>
+#include <zbpp/runtime/gradient_state.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
@@ -32,6 +33,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -493,46 +495,131 @@ TEST_CASE("one replica ends or pauses the run of all after the same step", "[asi
   }
 }
 
-TEST_CASE("a rank that stalls is told from those beside it in other replicas", "[asio][grid]") {
-  grid_layout const layout({.pipeline = 2, .data = 2}, 4);
-  auto const planned = toy_plan("zb_h1", 2, 3);
+namespace {
+
+// Lets one rank of a run hang at one place, until another one ends the run.
+class hanging_rank {
+ public:
+  hanging_rank(rendezvous& run, std::string_view place, bool is_here)
+      : run_(run), place_(is_here ? place : "") {}
+
+  void come_to(std::string_view place, std::int64_t step = 1) const {
+    if (place != place_ || step != 1) return;
+    auto& channel = run_.control_channel();
+    channel.loop().run_until([&] { return channel.has_stopped(); });
+  }
+
+ private:
+  rendezvous& run_;
+  std::string_view place_;
+};
+
+// Has one gradient, and steps nothing.
+class hanging_optimizer {
+ public:
+  explicit hanging_optimizer(hanging_rank const& hangs) : hangs_(hangs) {}
+
+  [[nodiscard]] static int layers() { return 1; }
+  [[nodiscard]] static std::int64_t gradient_count() { return 1; }
+  void measure(std::span<zbpp::gradient_state> states, zbpp::pass_context) { states[0] = {1}; }
+  void step(zbpp::step_settings const&, zbpp::pass_context) { hangs_.come_to("STEP", ++steps_); }
+  void commit(zbpp::pass_context) {}
+  void undo(zbpp::pass_context) {}
+  void skip(zbpp::pass_context) {}
+  void read_gradients(std::span<float> copy, zbpp::pass_context) { copy[0] = 1; }
+  void write_gradients(std::span<float const>, zbpp::pass_context) {}
+
+ private:
+  hanging_rank const& hangs_;
+  std::int64_t steps_ = -1;
+};
+
+// Makes two calls with its tensor group in each F and each B.
+class hanging_stage {
+ public:
+  explicit hanging_stage(hanging_rank const& hangs) : hangs_(hangs), optimizer_(hangs) {}
+
+  void warm_up(zbpp::pass_context) const { hangs_.come_to("warm_up"); }
+  [[nodiscard]] hanging_optimizer& optimizer() { return optimizer_; }
+
+  zbpp::flow operator()(zbpp::microbatch mb) {
+    auto const come_to = [&](std::string_view place) {
+      if (mb.index() == 2) hangs_.come_to(place, mb.step());
+    };
+    auto const call = [&](std::string_view place, std::string_view between) {
+      std::array<float, 1> sum{1};
+      come_to(place);
+      mb.grid().tensor().all_reduce(sum);
+      come_to(between);
+      mb.grid().tensor().all_reduce(sum);
+    };
+    static_cast<void>(co_await mb.recv_activation());
+    co_await zbpp::F([&] {
+      call("F", "F between");
+      if (mb.is_last_stage()) mb.report_loss(1);
+    });
+    co_await mb.send_activation();
+    static_cast<void>(co_await mb.recv_gradient());
+    co_await zbpp::B([&] { call("B", "B between"); });
+    co_await mb.send_gradient();
+    co_await zbpp::W([&] { come_to("W"); });
+  }
+
+ private:
+  hanging_rank const& hangs_;
+  hanging_optimizer optimizer_;
+};
+
+}  // namespace
+
+TEST_CASE("of a grid that stalls the one rank is named for which all others wait", "[asio][grid]") {
+  grid_layout const layout({.pipeline = 2, .data = 2, .tensor = 2}, 8);
+  auto const problem = with_replicas(
+      zbpp::problem(zbpp::placement::linear(2), 3, zbpp::stage_costs{.forward = 1}), {.count = 2});
   auto settings = patient_settings();
-  settings.deadline = 2s;
-  settings.stall_deadline = 500ms;
-  struct hanging : toy::passes {
-    using toy::passes::passes;
-    rendezvous* run = nullptr;
-    zbpp::message forward(
-        saved& kept, zbpp::message const& in, zbpp::microbatch mb, zbpp::pass_context ctx) {
-      if (run != nullptr && mb.index() == 1) {
-        auto& channel = run->control_channel();
-        channel.loop().run_until([&] { return channel.has_stopped(); });
-      }
-      return toy::passes::forward(kept, in, mb, ctx);
-    }
+  settings.stall_deadline = 1s;
+  struct trial {
+    std::string place;
+    int rank;
+    step_kind kind;
+    std::string does;
   };
-  auto const thrown = run_ranks(4, settings, [&](rendezvous& run) {
-    auto all = toy::make_model(2);
-    auto const at = layout.coordinates(run.rank());
-    hanging part(all[index(at.pipeline)]);
-    if (run.rank() == 3) part.run = &run;
-    std::array stages{zbpp::as_flow(part)};
-    {
+  for (auto const& hung : std::vector<trial>{
+           {"F", 0, step_kind::synchronous, "runs F 2 of stage 0"},
+           {"F between", 5, step_kind::synchronous, "runs F 2 of stage 1"},
+           {"B", 3, step_kind::post_validated, "runs B 2 of stage 0"},
+           {"B between", 6, step_kind::unchecked, "runs B 2 of stage 1"},
+           {"W", 7, step_kind::synchronous, "runs W 2 of stage 1"},
+           {"W", 0, step_kind::unchecked, "runs W 2 of stage 0"},
+           {"STEP", 2, step_kind::synchronous, "runs STEP of stage 0"},
+           {"STEP", 4, step_kind::post_validated, "runs STEP of stage 1"},
+           {"warm_up", 0, step_kind::synchronous, "is outside step()"},
+           {"warm_up", 5, step_kind::synchronous, "is outside step()"},
+           {"behind a step", 6, step_kind::synchronous, "is outside step()"}}) {
+    auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem, {.step = hung.kind});
+    auto const thrown = run_ranks(8, settings, [&](rendezvous& run) {
+      hanging_rank const hangs(run, hung.place, run.rank() == hung.rank);
+      std::array stages{hanging_stage(hangs)};
       zbpp::pipeline pipe(planned, zbpp::asio::tcp(run, layout), stages);
       pipe.step();
+      hangs.come_to("behind a step");
+      pipe.step();
+      pipe.step();
+      run.barrier();
+    });
+    INFO(hung.place << " on rank " << hung.rank);
+    auto const suspect = "rank " + std::to_string(hung.rank) + " (" +
+                         zbpp::asio::coordinates_text(layout, hung.rank) +
+                         "), which waits for no " + "rank: it " + hung.does + " for ";
+    for (auto const& text : thrown) {
+      INFO(text);
+      CHECK(text.find("a step stalled") == 0);
+      auto const at = text.find(suspect);
+      REQUIRE(at != std::string::npos);
+      CHECK(text.find("rank", at + suspect.size()) == std::string::npos);
+      CHECK(text.find(" or ") == std::string::npos);
+      CHECK(text.find('\n') == std::string::npos);
     }
-    run.barrier();  // where replica 0, whose pipeline is gone, waits
-  });
-  for (auto const& text : thrown) {
-    INFO(text);
-    CHECK(text.find("a step stalled") == 0);
-    CHECK(text.find("rank 3 (pipeline 1, replica 1): runs F 1 of stage 1") != std::string::npos);
-    CHECK(
-        text.find("rank 1 (pipeline 0, replica 1): waits for gradient 1 of stage 1 from rank 3 "
-                  "(position 10 of 16, channel 3->1)") != std::string::npos);
-    CHECK(
-        text.find("rank 1 waits for rank 3 (pipeline 1, replica 1), which runs F 1 of stage 1") !=
-        std::string::npos);
   }
 }
 

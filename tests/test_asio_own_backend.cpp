@@ -162,6 +162,7 @@ class backend::executor : public asio::one_rank {
       if (supervisor().look() || status.has_failed()) break;
       bool const is_done = reached == progress::done;
       if (is_done && (!has_states || messages.states().is_flushed())) break;
+      note_wait(engine);
       if (has_states) messages.states().poll(is_done ? state_map::none : engine.blocked_by());
       std::this_thread::yield();
     }

@@ -100,7 +100,7 @@ TEST_CASE("the next step of a run begins when the passes before are done, and co
     }
     progress.begin_step(context, board);
     CHECK(model::pending() == 0);
-    CHECK(board.read().passes_started == 3);
+    CHECK(board.read().at == zbpp::instruction{zbpp::instruction_kind::forward, 0, 2});
   }
 }
 

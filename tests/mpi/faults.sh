@@ -39,13 +39,13 @@ for rank in 0 1 2; do
   done
 done
 refused 'a rank that was killed has no words' 0 fault=kill rank=1 at=2:1:B
-refused 'everybody waits for rank 1, which runs B 1 of stage 1' 2 fault=hang rank=1 at=2:1:B stall_deadline=2000
+refused 'rank 1, which waits for no rank: it runs B 1 of stage 1' 2 fault=hang rank=1 at=2:1:B stall_deadline=2000
 refused 'mpi_rank: .*rank 2 differs from rank 0 in: ' 3 policy=zb_h1,zb_h1,zb_h2
 refused 'mpi_rank: .*MPI was initialized with MPI_THREAD_[A-Z]*; mpi::ranks needs MPI_THREAD_MULTIPLE' 3 level=1
 
 ranks=4
 refused 'mpi_rank: rank 3, .*: the toy broke' 4 replicas=2 fault=throw rank=3 at=1:2:F
-refused 'rank 3 (pipeline 1, replica 1), which runs F 2 of stage 1' 3 replicas=2 fault=hang rank=3 at=1:2:F \
+refused 'rank 3 (pipeline 1, replica 1), which waits for no rank: it runs F 2 of stage 1' 3 replicas=2 fault=hang rank=3 at=1:2:F \
   stall_deadline=2000
 refused 'a rank that was killed has no words' 0 replicas=2 fault=kill rank=1 at=1:2:F
 refused 'weights of layer 1 of stage 1 (.* on rank 2 (pipeline 1, replica 0), .* on rank 3 (pipeline 1, replica 1))' 4 \

@@ -91,10 +91,6 @@ class control {
   void watch(watchdog call, void const* owner = nullptr);
   /// @return the owner of the current watchdog, or null
   [[nodiscard]] void const* watcher() const noexcept { return watcher_; }
-  /// Removes the watchdog if this is its owner.
-  void unwatch(void const* owner) {
-    if (watcher_ == owner) watch(nullptr, nullptr);
-  }
   /// Sets the grid that the ranks form, whose coordinates failures name from now on; null for none.
   void lay_out(std::shared_ptr<grid_layout const> layout) noexcept { layout_ = std::move(layout); }
   /// Keeps the watchdog if this is its owner, and forgets whose it is.

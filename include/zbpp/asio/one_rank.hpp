@@ -41,14 +41,18 @@ class progress_observer {
       : epoch_(std::chrono::steady_clock::now()), board_(&board) {}
 
   /// Begins a pass. @return its start
-  [[nodiscard]] ticks start(ticks, pass const&) const noexcept {
-    board_->start_pass();
+  [[nodiscard]] ticks start(ticks, pass const& begun) const noexcept {
+    board_->enter(progress_phase::in_pass, to_instruction(begun));
     return now();
   }
   /// Ends a pass. @return its end
   [[nodiscard]] ticks finish(ticks) const noexcept {
-    board_->enter(progress_phase::waiting);
+    board_->enter(progress_phase::between);
     return now();
+  }
+  /// Notes what the rank is about to do that is neither a pass nor about a message.
+  void begin(instruction const& next) const noexcept {
+    board_->enter(progress_phase::between, next);
   }
   /// Notes that a step of a run begins, the next one or the same one anew.
   void begin_step(bool is_next) const noexcept { board_->begin_attempt(is_next); }
@@ -70,6 +74,13 @@ class progress_observer {
   progress_board* board_ = nullptr;
 };
 
+/// @return in what an engine waits that is at an instruction, and for whom
+template <class Engine>
+[[nodiscard]] progress_wait wait_of(Engine const& engine) {
+  auto const whom = engine.waits_for_replicas() ? engine.awaited_replica() : engine.blocked_by();
+  return {whom, wait_kind::instruction, static_cast<std::uint8_t>(engine.at()->kind)};
+}
+
 /// Is the base of an executor with one rank in this process. An executor adds a transport and
 /// `wakeup_of`, and `run`, which does this around its loop:
 ///
@@ -77,7 +88,8 @@ class progress_observer {
 /// supervisor().begin(program, status);      // a failure elsewhere fails `status` here
 /// supervisor().announce(engine.statement());
 /// // ... until the engine is done and all that it sent has left, or `status` has failed:
-/// //     engine.advance(), then wait for messages, with supervisor().look() or in
+/// //     engine.advance(), then note_wait(...) and wait for messages, with supervisor().look() or
+/// in
 /// //     control_channel().loop().run_until(...)
 /// supervisor().report(engine.what_failed());
 /// supervisor().end();
@@ -157,6 +169,18 @@ class one_rank {
       if (on_thread_start) on_thread_start(ranks());
       engines.front().warm_up();
     });
+  }
+  /// Notes that an engine goes no further, and for whom it waits.
+  template <class Engine>
+  void note_wait(Engine const& engine) const {
+    auto& board = control_channel().board();
+    auto const at = engine.at();
+    if (!at) {
+      if (!engine.is_ending()) board.wait({});  // else its groups have noted for whom it waits
+      return board.enter(progress_phase::sending);
+    }
+    board.wait(wait_of(engine));
+    board.enter(progress_phase::waiting, *at);
   }
   /// Does a part of making the pipeline. If it throws, ends the run, so that no rank waits for this
   /// one.

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <zbpp/asio/wire.hpp>
+#include <zbpp/model/grid.hpp>
+#include <zbpp/model/program.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -19,20 +21,43 @@ namespace zbpp::asio {
 /// Says what a rank does.
 enum class progress_phase : std::uint8_t {
   outside,    ///< it is in no step
+  between,    ///< it does what is no pass, such as an optimizer step
   in_pass,    ///< it runs the pass that it started last
-  waiting,    ///< it waits for the message of its next pass
-  sending,    ///< it has run its program and waits until what it sent has left
+  waiting,    ///< it waits for another rank, to go on with its program
+  sending,    ///< it waits until what it sent has left
   replaying,  ///< its device replays the step, of which the host sees the end alone
+};
+
+/// Says in what a rank waits for others.
+enum class wait_kind : std::uint8_t {
+  none,         ///< it does not say
+  instruction,  ///< one of its program
+  group,        ///< a collective call of a group
+  run,          ///< a call of all ranks of the run
+  decision,     ///< the end of a step of run(), where all ranks say what comes next
+};
+
+/// Says for whom a rank waits, and in what.
+struct progress_wait {
+  /// In a group a rank of the run; in an instruction a replica, or a channel of the `state_map`;
+  /// the root of a broadcast. Below 0: it does not say.
+  std::int32_t whom = -1;
+  wait_kind kind = wait_kind::none;
+  std::uint8_t call = 0;  ///< an `instruction_kind`, `call_of_group` or `call_kind`, by `kind`
+  grid_axis axis = grid_axis::pipeline;  ///< of the group
+
+  friend bool operator==(progress_wait const&, progress_wait const&) = default;
 };
 
 /// Describes how far a rank was when it last told.
 struct progress_report {
   std::int32_t rank = 0;
   progress_phase phase = progress_phase::outside;
-  std::int64_t step = 0;            ///< number of the step it is in, or would be in next
-  std::int64_t passes_started = 0;  ///< in that step
-  std::int64_t age_ms = 0;          ///< for how long none of the above had changed, milliseconds
-  std::int64_t silence_ms = 0;      ///< how long ago rank 0 heard of it, milliseconds
+  std::int64_t step = 0;          ///< number of the step it is in, or would be in next
+  std::optional<instruction> at;  ///< what it began last in that step, or waits to begin
+  progress_wait wait;
+  std::int64_t age_ms = 0;      ///< for how long none of the above had changed, milliseconds
+  std::int64_t silence_ms = 0;  ///< how long ago rank 0 heard of it, milliseconds
 
   friend bool operator==(progress_report const&, progress_report const&) = default;
 };
@@ -40,23 +65,46 @@ struct progress_report {
 /// Looks at what all ranks told last, by rank. @return why the step has stalled, if it has
 using watchdog = std::function<std::optional<std::string>(std::span<progress_report const>)>;
 
+/// Appends an instruction to a message, if there is one.
+inline void put(wire_writer& to, std::optional<instruction> const& given) {
+  to.put(static_cast<std::uint8_t>(given ? 1 : 0));
+  if (given)
+    to.put(static_cast<std::uint8_t>(given->kind)).put(given->stage).put(given->microbatch);
+}
+
+/// Reads an instruction, if there is one.
+/// @throws error (bad_format)
+[[nodiscard]] inline std::optional<instruction> get_instruction(wire_reader& from) {
+  if (detail::get_below(from, 2, "the mark of an instruction is") == 0) return {};
+  instruction read;
+  read.kind = static_cast<instruction_kind>(
+      detail::get_below(from, instruction_kinds, "the kind of an instruction is"));
+  read.stage = from.get<std::int32_t>();
+  read.microbatch = from.get<std::int32_t>();
+  return read;
+}
+
 /// Appends a report to a message.
 inline void put(wire_writer& to, progress_report const& report) {
   to.put(report.rank).put(static_cast<std::uint8_t>(report.phase)).put(report.step);
-  to.put(report.passes_started).put(report.age_ms).put(report.silence_ms);
+  put(to, report.at);
+  to.put(report.wait.whom).put(static_cast<std::uint8_t>(report.wait.kind)).put(report.wait.call);
+  to.put(static_cast<std::uint8_t>(report.wait.axis)).put(report.age_ms).put(report.silence_ms);
 }
 
 /// Reads a report.
 /// @throws error (bad_format)
 [[nodiscard]] inline progress_report get_progress(wire_reader& from) {
+  using detail::get_below;
   progress_report report;
   report.rank = from.get<std::int32_t>();
-  auto const phase = from.get<std::uint8_t>();
-  if (phase > static_cast<std::uint8_t>(progress_phase::replaying))
-    throw error(errc::bad_format, "progress phase " + std::to_string(phase) + "; 0 to 4 are known");
-  report.phase = static_cast<progress_phase>(phase);
+  report.phase = static_cast<progress_phase>(get_below(from, 6, "the phase of a rank is"));
   report.step = from.get<std::int64_t>();
-  report.passes_started = from.get<std::int64_t>();
+  report.at = get_instruction(from);
+  report.wait.whom = from.get<std::int32_t>();
+  report.wait.kind = static_cast<wait_kind>(get_below(from, 5, "the kind of a wait is"));
+  report.wait.call = get_below(from, instruction_kinds, "the call that a rank waits in is");
+  report.wait.axis = static_cast<grid_axis>(get_below(from, 5, "the axis of a group is"));
   report.age_ms = from.get<std::int64_t>();
   report.silence_ms = from.get<std::int64_t>();
   return report;
@@ -69,35 +117,51 @@ class progress_board {
   /// Begins a step.
   void begin_step(std::int64_t step) noexcept {
     step_.store(step, std::memory_order_relaxed);
-    passes_started_.store(0, std::memory_order_relaxed);
-    enter(progress_phase::waiting);
+    place_.store({}, std::memory_order_relaxed);
+    wait({});
+    enter(progress_phase::between);
   }
   /// Begins the step after the one that stands there, or that one anew.
   void begin_attempt(bool is_next) noexcept {
     begin_step(step_.load(std::memory_order_relaxed) + (is_next ? 1 : 0));
   }
-  /// Notes that the next pass of the step starts.
-  void start_pass() noexcept {
-    // Not fetch_add: there is one writer, and a plain store costs nothing.
-    passes_started_.store(
-        passes_started_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    enter(progress_phase::in_pass);
+  /// Notes what the rank does, which is in `phase` from now on.
+  void enter(progress_phase phase, instruction const& at) noexcept {
+    kind_.store(at.kind, std::memory_order_relaxed);
+    place_.store({at.stage, at.microbatch}, std::memory_order_relaxed);
+    enter(phase);
   }
   /// Notes what the rank does from now on.
   void enter(progress_phase phase) noexcept { phase_.store(phase, std::memory_order_relaxed); }
+  /// Notes for whom the rank waits, in `progress_phase::waiting` or in a call of a group or of all;
+  /// nobody by default.
+  void wait(progress_wait const& on) noexcept { wait_.store(on, std::memory_order_relaxed); }
 
   /// @return what stands there; `rank` and the times are for the caller to fill in
   [[nodiscard]] progress_report read() const noexcept {
     progress_report report;
     report.phase = phase_.load(std::memory_order_relaxed);
     report.step = step_.load(std::memory_order_relaxed);
-    report.passes_started = passes_started_.load(std::memory_order_relaxed);
+    auto const [stage, microbatch] = place_.load(std::memory_order_relaxed);
+    if (stage >= 0)
+      report.at = instruction{kind_.load(std::memory_order_relaxed), stage, microbatch};
+    report.wait = wait_.load(std::memory_order_relaxed);
     return report;
   }
 
  private:
+  // What an instruction is about.
+  struct place {
+    std::int32_t stage = -1;  // -1: of none
+    std::int32_t microbatch = 0;
+  };
+  static_assert(std::atomic<place>::is_always_lock_free);
+  static_assert(std::atomic<progress_wait>::is_always_lock_free);
+
   std::atomic<std::int64_t> step_{0};
-  std::atomic<std::int64_t> passes_started_{0};
+  std::atomic<place> place_{place{}};
+  std::atomic<progress_wait> wait_{progress_wait{}};
+  std::atomic<instruction_kind> kind_{instruction_kind::forward};
   std::atomic<progress_phase> phase_{progress_phase::outside};
 };
 

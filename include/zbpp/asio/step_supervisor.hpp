@@ -55,6 +55,10 @@ class step_supervisor {
   /// @return what connects it with the others
   [[nodiscard]] control& channel() const noexcept { return *control_; }
 
+  /// Lets rank 0 look whether the steps of a program stall, from before this rank begins one: once
+  /// the others may.
+  /// @param program  as for `begin`
+  void watch(program const& program);
   /// Begins a step. A failure on another rank fails `status` here; at once where the run is over.
   /// @param program  the one that runs, at the same address until the pipeline is destroyed
   void begin(program const& program, step_status& status);

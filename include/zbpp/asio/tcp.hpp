@@ -109,7 +109,6 @@ class tcp::executor : public one_rank {
     auto& part = supervisor();
     part.begin(*own.code, status);
     part.announce(engine.statement());
-    auto& board = control_channel().board();
     for (;;) {
       // Read the wakeup counter before polling, so that a notification that comes during polling
       // ends the wait.
@@ -121,7 +120,7 @@ class tcp::executor : public one_rank {
       // Between two steps of a run, and with a full channel of an evaluation, the engine waits for
       // nobody, but until what it sent has left.
       bool const is_between_steps = !is_done && !engine.waits_for_peer();
-      board.enter(is_done ? progress_phase::sending : progress_phase::waiting);
+      note_wait(engine);
       transport.flush();
       control_channel().loop().run_until([&] {
         if ((is_done || is_between_steps) && transport.is_flushed()) return true;

@@ -138,4 +138,19 @@ class wire_reader {
   std::span<std::byte const> left_;
 };
 
+namespace detail {
+
+/// Reads a number of one byte.
+/// @throws error (bad_format) unless it is below `end`
+[[nodiscard]] inline std::uint8_t get_below(wire_reader& from, std::uint8_t end, char const* name) {
+  auto const value = from.get<std::uint8_t>();
+  if (value >= end)
+    throw error(
+        errc::bad_format,
+        std::string(name) + " " + std::to_string(value) + "; it must be below " +
+            std::to_string(end));
+  return value;
+}
+
+}  // namespace detail
 }  // namespace zbpp::asio

@@ -174,7 +174,6 @@ class ranks::executor : public asio::one_rank {
   template <class Engine>
   void run_steps(
       Engine& engine, program_part& own, detail::transport& transport, step_status& status) {
-    auto& board = control_channel().board();
     auto const is_flushed = [&] {
       return transport.is_flushed() && (own.states == nullptr || own.states->is_flushed());
     };
@@ -188,7 +187,7 @@ class ranks::executor : public asio::one_rank {
       // Between two steps of a run, and with a full channel of an evaluation, the engine waits for
       // nobody, but until what it sent has left.
       bool const is_between_steps = !is_done && !engine.waits_for_peer();
-      board.enter(is_done ? asio::progress_phase::sending : asio::progress_phase::waiting);
+      note_wait(engine);
       auto const awaited = is_done ? state_map::none : engine.blocked_by();
       if (own.states != nullptr) own.states->flush();
       detail::polling_pause pause(settings_.spin);

@@ -42,6 +42,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -163,6 +164,14 @@ class engine {
   }
   /// @return whether the rank has run its steps, and members of its groups have not
   [[nodiscard]] bool is_ending() const noexcept { return is_ending_; }
+
+  /// @return the replica whose part of that sum is missing
+  [[nodiscard]] int awaited_replica() const noexcept { return reduction_->awaited_replica(); }
+  /// @return the instruction at which the rank is; none behind the last one
+  [[nodiscard]] std::optional<instruction> at() const noexcept {
+    if (next_ == code().size()) return std::nullopt;
+    return flows_.named(code()[next_]);
+  }
 
   /// @return whether the rank is at a send that waits for room, and there is some now
   [[nodiscard]] bool may_send() const noexcept {
@@ -414,6 +423,7 @@ class engine {
   }
   [[gnu::noinline]] bool run_rare(ready_instruction const& i) {
     set_place(i);
+    if constexpr (observes_instructions<PassObserver>) observer_.begin(flows_.named(i));
     bool const has_run = run_beside_passes(i);
     leave_place();
     return has_run;

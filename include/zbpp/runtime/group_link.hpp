@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,22 @@ enum class call_of_group : std::uint8_t {
   comparison,
   end_of_step,
 };
+
+/// @return what a user calls it
+[[nodiscard]] constexpr std::string_view to_string(call_of_group kind) noexcept {
+  switch (kind) {
+    case call_of_group::all_reduce: return "all_reduce";
+    case call_of_group::reduce_scatter: return "reduce_scatter";
+    case call_of_group::all_gather: return "all_gather";
+    case call_of_group::broadcast: return "broadcast";
+    case call_of_group::all_to_all: return "all_to_all";
+    case call_of_group::barrier: return "barrier";
+    case call_of_group::exchange: return "exchange";
+    case call_of_group::comparison: return "the comparison of steps";
+    case call_of_group::end_of_step: return "the end of the step";
+  }
+  return "what is no collective call";
+}
 
 /// Describes a collective call of a member. It stands in front of what the member sends, so that
 /// members that make different calls find out.
@@ -91,6 +108,8 @@ class group_link {
   /// @param made  the call that needs them, to be named where they cannot come
   /// @throws the failure of the run
   virtual void wait(int from, group_call const& made) = 0;
+  /// Notes that the rank needs these bytes, and does something else meanwhile.
+  virtual void note_wait(int /*from*/, group_call const& /*made*/) {}
 
  private:
   int place_;

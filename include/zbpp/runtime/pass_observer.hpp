@@ -6,6 +6,7 @@
 
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/model/timeline.hpp>
 
 #include <concepts>
@@ -48,6 +49,12 @@ concept checks_passes = requires(T& observer) { observer.check_pass(); };
 /// the next one or the same one anew.
 template <class T>
 concept observes_steps = requires(T& observer, bool is_next) { observer.begin_step(is_next); };
+
+/// Models one that is told what a rank is about to do besides passes and messages: `begin`, again
+/// when it goes on with what has waited.
+template <class T>
+concept observes_instructions =
+    requires(T& observer, instruction const& next) { observer.begin(next); };
 
 /// Models one whose passes run on a device: `await_messages` blocks, before the host measures
 /// gradients, until no pass waits for a message. It gives whether the step goes on.

@@ -7,6 +7,7 @@
 #include <zbpp/asio/detail/io_parts.hpp>
 #include <zbpp/asio/detail/listener.hpp>
 #include <zbpp/asio/detail/text.hpp>
+#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/rank_call.hpp>
 #include <zbpp/asio/roster.hpp>
 #include <zbpp/asio/wire.hpp>
@@ -122,22 +123,8 @@ inline constexpr std::size_t most_join = 1024;       // bytes of a join_request 
 
 inline void put(wire_writer& to, rank_failure const& f) {
   to.put(f.location.rank).put(f.location.position).put(f.location.stage).put(f.location.microbatch);
-  to.put(static_cast<std::uint8_t>(f.instruction ? 1 : 0));
-  if (f.instruction)
-    to.put(static_cast<std::uint8_t>(f.instruction->kind))
-        .put(f.instruction->stage)
-        .put(f.instruction->microbatch);
+  put(to, f.instruction);
   to.put(static_cast<std::uint8_t>(f.code)).put(std::string_view(f.text).substr(0, most_text));
-}
-
-[[nodiscard]] inline std::uint8_t get_below(wire_reader& from, std::uint8_t end, char const* name) {
-  auto const value = from.get<std::uint8_t>();
-  if (value >= end)
-    throw error(
-        errc::bad_format,
-        std::string(name) + " " + std::to_string(value) + "; it must be below " +
-            std::to_string(end));
-  return value;
 }
 
 [[nodiscard]] inline rank_failure get_failure(wire_reader& from) {
@@ -146,13 +133,7 @@ inline void put(wire_writer& to, rank_failure const& f) {
   f.location.position = from.get<std::int64_t>();
   f.location.stage = from.get<int>();
   f.location.microbatch = from.get<int>();
-  if (get_below(from, 2, "the mark of an instruction is") == 1) {
-    f.instruction.emplace();
-    f.instruction->kind = static_cast<instruction_kind>(
-        get_below(from, instruction_kinds, "the kind of an instruction is"));
-    f.instruction->stage = from.get<std::int32_t>();
-    f.instruction->microbatch = from.get<std::int32_t>();
-  }
+  f.instruction = get_instruction(from);
   auto const codes = static_cast<std::uint8_t>(errc::pass_failed) + 1;
   f.code =
       static_cast<errc>(get_below(from, static_cast<std::uint8_t>(codes), "the error code is"));

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Says why a step has stalled: what every rank waits for, and who is at the end of the chain or
-// which ranks wait in a cycle. It knows the program and what the ranks told of themselves; it has
-// no clock and no socket.
+// Says why a step has stalled: who waits for whom and in what, up to the rank that waits for none,
+// or which ranks wait in a circle. It knows the program and what the ranks told of themselves; it
+// has no clock and no socket.
 #pragma once
 
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/asio/detail/text.hpp>
 #include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/asio/progress.hpp>
+#include <zbpp/asio/rank_call.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/model/grid.hpp>
 #include <zbpp/model/program.hpp>
+#include <zbpp/runtime/group_link.hpp>
+#include <zbpp/runtime/state_link.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -22,7 +25,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,41 +41,40 @@ class stall_report {
       std::span<progress_report const> reports,
       std::int64_t limit_ms,
       grid_layout const* layout)
-      : program_(program), map_(program.placement()), limit_ms_(limit_ms), layout_(layout) {
+      : program_(program),
+        map_(program.placement()),
+        states_(program),
+        limit_ms_(limit_ms),
+        layout_(layout) {
     auto const ranks = index(this->ranks());
     reports_.resize(ranks);
     for (auto const& r : reports)
-      if (r.rank >= 0 && index(r.rank) < ranks) reports_[index(r.rank)] = r;
+      if (is_rank(r.rank)) reports_[index(r.rank)] = r;
     does_.resize(ranks);
     next_.assign(ranks, nobody);
-    passes_.reserve(ranks, program.instructions().size());
-    for (int rank = 0; rank < program.ranks(); ++rank) {
-      auto const row = program.instructions(rank);
-      for (std::size_t i = 0; i < row.size(); ++i) {
-        if (!row[i].is_pass()) continue;
-        passes_.push(i);
-        is_evaluation_ = is_evaluation_ && row[i].kind == instruction_kind::forward;
-      }
-      passes_.end_row();
-    }
+    waiters_.assign(ranks, {});
     for (int rank = 0; rank < this->ranks(); ++rank) explain(rank);
+    for (int rank = 0; rank < this->ranks(); ++rank)
+      if (auto const end = end_of(rank); end == nobody)
+        in_circle_.push_back(rank);
+      else if (end != rank)
+        waiters_[index(end)].push_back(rank);
   }
 
-  /// @return one line per rank, then the cycles, then who is waited for
+  /// @return who waits for whom and in what, up to the rank that waits for none, or which ranks
+  ///         wait in a circle: the end of a sentence
   [[nodiscard]] std::string text() const {
-    std::string result;
-    for (int rank = 0; rank < ranks(); ++rank) {
-      auto const& r = reports_[index(rank)];
-      result += '\n';
-      result += full_name(rank) + ": " + does_[index(rank)];
-      if (r)
-        result +=
-            " for " +
-            seconds_text(std::chrono::milliseconds(is_silent(*r) ? r->silence_ms : quiet_ms(*r)));
-    }
-    add_cycles(result);
-    add_ends(result);
-    return result;
+    auto const last = suspect();
+    if (last == nobody) return chain(in_circle_.front(), nobody);
+    auto const& waiters = waiters_[index(last)];
+    auto text = chain(waiters.empty() ? last : waiters.front(), last);
+    std::vector<int> more;
+    for (int rank = 0; rank < ranks(); ++rank)
+      if (rank != last && next_[index(rank)] == nobody && (is_waited_for(rank) || is_in_step(rank)))
+        more.push_back(rank);
+    if (!more.empty()) text += "; the same holds for " + ranks_text(more);
+    if (!in_circle_.empty()) text += "; " + ranks_text(in_circle_) + " wait for each other";
+    return text;
   }
 
   /// @return for how long a rank has been where it was last seen
@@ -92,11 +93,11 @@ class stall_report {
   [[nodiscard]] int ranks() const noexcept {
     return layout_ == nullptr ? program_.ranks() : layout_->ranks();
   }
-  [[nodiscard]] int in_pipeline(int rank) const {
-    return layout_ == nullptr ? rank : layout_->place_in_group(grid_axis::pipeline, rank);
+  [[nodiscard]] bool is_rank(int rank) const noexcept { return rank >= 0 && rank < ranks(); }
+  [[nodiscard]] std::span<instruction const> row_of(int rank) const {
+    return program_.instructions(
+        layout_ == nullptr ? rank : layout_->place_in_group(grid_axis::pipeline, rank));
   }
-  [[nodiscard]] auto row_of(int rank) const { return program_.instructions(in_pipeline(rank)); }
-  [[nodiscard]] auto passes_of(int rank) const { return passes_[in_pipeline(rank)]; }
   // The rank that is some rank of the pipeline of `of`.
   [[nodiscard]] int beside(int of, int in_pipeline) const {
     if (layout_ == nullptr) return in_pipeline;
@@ -105,29 +106,19 @@ class stall_report {
     return layout_->rank_of(at);
   }
 
-  [[nodiscard]] static std::string name(int rank) { return "rank " + std::to_string(rank); }
   // Writes `rank 5 (pipeline 1, replica 2)`.
-  [[nodiscard]] std::string full_name(int rank) const {
-    return layout_ == nullptr ? name(rank)
-                              : name(rank) + " (" + coordinates_text(*layout_, rank) + ")";
+  [[nodiscard]] std::string name(int rank) const {
+    auto const number = "rank " + std::to_string(rank);
+    return layout_ == nullptr ? number : number + " (" + coordinates_text(*layout_, rank) + ")";
+  }
+  // Writes `F 3 of stage 2`, `REDUCED of stage 2` or `NORM`.
+  [[nodiscard]] static std::string describe(instruction const& i) {
+    std::string text(to_string(i.kind));
+    if (i.has_microbatch()) text += " " + std::to_string(i.microbatch);
+    return i.is_of_rank() ? text : text + " of stage " + std::to_string(i.stage);
   }
   [[nodiscard]] bool is_silent(progress_report const& r) const noexcept {
     return r.silence_ms > limit_ms_;
-  }
-
-  // Writes `F 3 of stage 2`.
-  [[nodiscard]] static std::string describe(instruction const& i) {
-    return std::string(to_string(i.kind)) + " " + std::to_string(i.microbatch) + " of stage " +
-           std::to_string(i.stage);
-  }
-  // Writes `position 41 of 120`.
-  [[nodiscard]] std::string place(int rank, std::size_t at) const {
-    return "position " + std::to_string(at) + " of " + std::to_string(row_of(rank).size());
-  }
-  [[nodiscard]] std::string through(int rank, int channel) const {
-    auto const [from, to] = map_.ends(channel);
-    return "channel " + std::to_string(beside(rank, from)) + "->" +
-           std::to_string(beside(rank, to));
   }
 
   // Finds what a rank does, and for whom it waits.
@@ -136,155 +127,248 @@ class stall_report {
     auto const& report = reports_[index(rank)];
     if (!report) {
       does = "has not told where it is";
-      return;
-    }
-    auto const passes = passes_of(rank);
-    auto const started = report->passes_started;
-    if (is_silent(*report)) {
+    } else if (is_silent(*report)) {
       does = "has not been heard";
-    } else if (report->phase == progress_phase::outside) {
-      does = "is outside step()";
     } else if (report->phase == progress_phase::replaying) {
       does = "replays the step, of which its host sees the end alone,";
-    } else if (started < 0 || index(started) > passes.size()) {
-      does = "tells of " + std::to_string(started) + " passes, which are not of this program,";
-    } else if (report->phase == progress_phase::in_pass && started > 0) {
-      auto const at = passes[index(started - 1)];
-      does = "runs " + describe(row_of(rank)[at]) + " (" + place(rank, at) + ")";
+    } else if (report->wait.kind > wait_kind::instruction) {
+      explain_call(rank, *report);
+    } else if (report->phase == progress_phase::outside) {
+      does = "is outside step()";
+    } else if (report->at && position(rank) == nowhere) {
+      does = "tells of " + describe(*report->at) + ", which is not of this program,";
+    } else if (report->phase == progress_phase::waiting) {
+      explain_waiting(rank, *report);
     } else if (report->phase == progress_phase::sending) {
       explain_sending(rank, *report);
+    } else if (!report->at) {
+      does = "begins the step";
     } else {
-      explain_waiting(rank, *report);
+      bool const has_run = report->phase == progress_phase::between && report->at->is_pass();
+      does = (has_run ? "has run " : "runs ") + describe(*report->at);
     }
   }
 
-  // A rank on its way to its next pass. What it does in between is not told apart from it.
+  void wait(int rank, int next, std::string const& in) {
+    does_[index(rank)] = "waits in " + in;
+    if (is_rank(next) && next != rank) next_[index(rank)] = next;
+  }
+
+  // A rank in a collective call.
+  void explain_call(int rank, progress_report const& report) {
+    auto const& in = report.wait;
+    if (in.kind == wait_kind::group) {
+      std::string text(to_string(static_cast<call_of_group>(in.call)));
+      text.append(" of its ").append(to_string(in.axis)).append(" group");
+      if (report.phase == progress_phase::outside)
+        text += " between steps";
+      else if (report.at)
+        text += " in " + describe(*report.at);
+      return wait(rank, in.whom, text);
+    }
+    // For the first that has not come.
+    int other = 0;
+    while (other < ranks() && reports_[index(other)] &&
+           reports_[index(other)]->wait.kind == in.kind)
+      ++other;
+    auto const call = rank_call{.kind = static_cast<call_kind>(in.call), .root = in.whom};
+    wait(rank, other, in.kind == wait_kind::run ? call.name() : "run() behind a step");
+  }
+
+  // A rank that cannot go on with its program.
   void explain_waiting(int rank, progress_report const& report) {
-    auto& does = does_[index(rank)];
     auto const row = row_of(rank);
-    auto const passes = passes_of(rank);
-    auto const next = index(report.passes_started);
-    auto const begin = next == 0 ? 0 : passes[next - 1] + 1;
-    auto const end = next == passes.size() ? row.size() : passes[next];
-    for (auto i = begin; i < end; ++i) {
-      if (row[i].is_step())
-        does += "steps the optimizer of stage " + std::to_string(row[i].stage) + ", or ";
-      if (row[i].kind == instruction_kind::add_tied)
-        does += "waits for gradients of tied weights, or ";
-      if (row[i].kind == instruction_kind::finish_reduction)
-        does += "waits for the gradients of stage " + std::to_string(row[i].stage) +
-                " of its replicas, or ";
-      if (is_evaluation_ && row[i].is_send())
-        does += "waits for " + name(beside(rank, map_.ends(map_.of(row[i])).second)) +
-                " to take what was sent, or ";
-      if (row[i].is_of_rank()) does += "waits for gradients or the verdict of another rank, or ";
+    bool const is_told = report.wait.kind == wait_kind::instruction;
+    // It is at what it told last, or behind it where its device goes on.
+    bool const is_there =
+        is_told && report.at && static_cast<std::uint8_t>(report.at->kind) == report.wait.call;
+    auto at = report.at ? position(rank) + (is_there ? 0 : 1) : 0;
+    for (; at < row.size(); ++at) {
+      auto const& i = row[at];
+      if (i.is_pass()) return explain_message(rank, at, report.step);
+      if (is_told && static_cast<std::uint8_t>(i.kind) == report.wait.call)
+        return wait(rank, awaited_by(rank, i, report.wait.whom), describe(i));
+      // Where a device adds gradients up, its host does not know how far it is.
+      if (auto const next = is_told ? nobody : late_replica(rank, i, report.step); next != nobody)
+        return wait(rank, next, describe(i));
     }
-    if (end == row.size()) {
-      does += "is at the end of its program";
-      return;
-    }
-    auto const channel = map_.of_input(row[end].as_pass());
-    if (channel == channel_map::none) {
-      does += "is about to run " + describe(row[end]) + " (" + place(rank, end) + ")";
-      return;
-    }
-    auto const from = beside(rank, map_.ends(channel).first);
-    bool const is_forward = row[end].kind == instruction_kind::forward;
-    auto const stage = row[end].stage + (is_forward ? -1 : 1);
-    does += std::string("waits for ") + (is_forward ? "activation " : "gradient ") +
-            std::to_string(row[end].microbatch) + " of stage " + std::to_string(stage);
-    auto const maker = find(from, is_forward, stage, row[end].microbatch);
-    bool const is_made = has_come_to(from, maker, report.step, false);
-    does += is_made ? ", which is under way from " : " from ";
-    does += name(from) + " (" + place(rank, end) + ", " + through(rank, channel) + ")";
-    if (!is_made) next_[index(rank)] = from;
+    does_[index(rank)] = "is at the end of its program";
   }
 
-  // A rank that has run its program and cannot get rid of a message.
-  void explain_sending(int rank, progress_report const& report) {
+  // For whom a rank waits that says what it lacks in an instruction; in an evaluation that may be
+  // room for what it sends.
+  [[nodiscard]] int awaited_by(int rank, instruction const& i, int lacks) const {
+    if (i.is_send()) return receiver(rank, i);
+    if (i.is_of_reduction() && layout_ != nullptr) {
+      auto const replicas = layout_->group(grid_axis::data, rank);
+      return lacks >= 0 && index(lacks) < replicas.size() ? replicas[index(lacks)] : nobody;
+    }
+    return lacks >= 0 && lacks < states_.size() ? beside(rank, states_.ends(lacks).first) : nobody;
+  }
+
+  // A rank that waits for the messages of a pass, and of that which is paired with it.
+  void explain_message(int rank, std::size_t at, std::int64_t step) {
+    auto const row = row_of(rank);
     auto& does = does_[index(rank)];
-    for (auto const& i : row_of(rank)) {
-      auto const channel = i.is_send() ? map_.of(i) : channel_map::none;
+    does = "is about to run " + describe(row[at]);
+    for (auto k = at; k < row.size() && (k == at || !row[k].is_pass() || row[k].is_paired); ++k) {
+      auto const channel = row[k].is_pass() ? map_.of_input(row[k].as_pass()) : channel_map::none;
       if (channel == channel_map::none) continue;
-      auto const to = beside(rank, map_.ends(channel).second);
-      auto const taker = find(to, i.moves_activation(), i.other_stage(), i.microbatch);
-      if (has_come_to(to, taker, report.step, true)) continue;
-      does = std::string("waits for ") + name(to) + " to take " +
-             (i.moves_activation() ? "activation " : "gradient ") + std::to_string(i.microbatch) +
-             " of stage " + std::to_string(i.stage) + " (" + through(rank, channel) + ")";
-      next_[index(rank)] = to;
-      return;
+      auto const from = beside(rank, map_.ends(channel).first);
+      bool const is_forward = row[k].kind == instruction_kind::forward;
+      auto const stage = row[k].stage + (is_forward ? -1 : 1);
+      if (!has_come_to(from, find(from, is_forward, stage, row[k].microbatch), step))
+        return wait(rank, from, describe(row[k]));
+      does = "waits in " + describe(row[k]) + " for what " + name(from) + " has sent";
     }
-    does = "sends what is left";
   }
 
-  // The F of a stage and microbatch, or its B or BW: how many passes of the rank stand before it.
-  [[nodiscard]] std::size_t find(int rank, bool is_forward, int stage, int microbatch) const {
+  // The first replica that has not given the gradients of a stage to their sum; nobody where that
+  // is not what the instruction waits for.
+  [[nodiscard]] int late_replica(int rank, instruction const& i, std::int64_t step) const {
+    if (layout_ == nullptr || i.kind != instruction_kind::finish_reduction) return nobody;
+    auto const start = find(rank, [&](instruction const& other) {
+      return other.kind == instruction_kind::start_reduction && other.stage == i.stage;
+    });
+    for (int const replica : layout_->group(grid_axis::data, rank))
+      if (replica != rank && !has_come_to(replica, start, step)) return replica;
+    return nobody;
+  }
+
+  // To whom a rank sends; nobody where the instruction is no send.
+  [[nodiscard]] int receiver(int rank, instruction const& i) const {
+    auto const channel = i.is_send() ? map_.of(i) : channel_map::none;
+    return channel == channel_map::none ? nobody : beside(rank, map_.ends(channel).second);
+  }
+  // A rank that cannot get rid of a message.
+  void explain_sending(int rank, progress_report const& report) {
     auto const row = row_of(rank);
-    auto const passes = passes_of(rank);
-    for (std::size_t n = 0; n < passes.size(); ++n) {
-      auto const p = row[passes[n]].as_pass();
-      if (p.stage == stage && p.microbatch == microbatch &&
-          (is_forward ? p.kind == pass_kind::forward : p.makes_input_gradient()))
-        return n;
+    for (auto const& i : row) {
+      auto const to = receiver(rank, i);
+      if (to == nobody) continue;
+      auto const taker = find(to, i.moves_activation(), i.other_stage(), i.microbatch);
+      bool const takes = is_in_pass(to) && position(to) == taker;
+      if (!takes && !has_come_to(to, taker, report.step)) return wait(rank, to, describe(i));
     }
-    return nowhere;
+    does_[index(rank)] = "sends what is left";
   }
 
-  // Whether a rank has started a pass of a step, or has run it.
-  [[nodiscard]] bool has_come_to(
-      int rank, std::size_t pass, std::int64_t step, bool started) const noexcept {
+  // Where in its row a rank is: at what it told last. Nowhere where the row has no such thing.
+  [[nodiscard]] std::size_t position(int rank) const {
+    auto const& at = *reports_[index(rank)]->at;
+    return find(rank, [&](instruction const& i) {
+      return i.kind == at.kind && i.stage == at.stage && i.microbatch == at.microbatch;
+    });
+  }
+  // The F of a stage and microbatch, or its B or BW.
+  [[nodiscard]] std::size_t find(int rank, bool is_forward, int stage, int microbatch) const {
+    return find(rank, [&](instruction const& i) {
+      return i.is_pass() && i.stage == stage && i.microbatch == microbatch &&
+             (is_forward ? i.kind == instruction_kind::forward
+                         : i.as_pass().makes_input_gradient());
+    });
+  }
+  template <class Is>
+  [[nodiscard]] std::size_t find(int rank, Is const& is) const {
+    auto const row = row_of(rank);
+    auto const found = std::ranges::find_if(row, is);
+    return found == row.end() ? nowhere : static_cast<std::size_t>(found - row.begin());
+  }
+
+  // How much of its row a rank has certainly run in its step, but for W, which may move.
+  [[nodiscard]] std::size_t run_up_to(int rank) const {
+    auto const& report = *reports_[index(rank)];
+    if (!report.at) return 0;
+    if (report.phase == progress_phase::outside) return row_of(rank).size();
+    auto const& at = *report.at;
+    if (at.kind == instruction_kind::backward_weight && report.phase != progress_phase::waiting)
+      return find(rank, false, at.stage, at.microbatch) + 1;
+    bool const waits = report.phase == progress_phase::waiting &&
+                       report.wait.kind == wait_kind::instruction &&
+                       report.wait.call == static_cast<std::uint8_t>(at.kind);
+    bool const runs = report.phase == progress_phase::between && !at.is_pass();
+    auto place = position(rank);
+    if (place == nowhere || waits || runs || is_in_pass(rank)) return place == nowhere ? 0 : place;
+    // Where the rank does not tell, it may be anywhere before its next pass.
+    auto const row = row_of(rank);
+    for (++place; report.wait.kind == wait_kind::none && place < row.size(); ++place)
+      if (row[place].is_pass() || report.phase != progress_phase::waiting) break;
+    return place;
+  }
+  [[nodiscard]] bool is_in_pass(int rank) const {
     auto const& report = reports_[index(rank)];
-    if (!report || pass == nowhere || report->passes_started < 0) return false;
-    if (report->step != step) return report->step > step;
-    auto const begun = index(report->passes_started);
-    bool const runs = report->phase == progress_phase::in_pass && begun > 0;
-    return pass < begun - (runs && !started ? 1 : 0);
+    return report && report->at && report->phase == progress_phase::in_pass;
+  }
+  // Whether a rank has run a pass of a step.
+  [[nodiscard]] bool has_come_to(int rank, std::size_t pass, std::int64_t step) const {
+    auto const& report = reports_[index(rank)];
+    if (!report || pass == nowhere) return false;
+    return report->step == step ? pass < run_up_to(rank) : report->step > step;
   }
 
-  // Reports each cycle once, from its lowest rank.
-  void add_cycles(std::string& text) const {
-    for (int rank = 0; rank < ranks(); ++rank) {
-      std::string chain = name(rank);
-      auto at = next_[index(rank)];
-      for (int left = ranks(); left > 0 && at > rank; --left) {
-        chain += " -> " + name(at);
-        at = next_[index(at)];
-      }
-      if (at == rank) text += "\nwaiting cycle: " + chain + " -> " + name(rank);
-    }
+  // The rank at the end of the waits of a rank; nobody where they lead into a circle.
+  [[nodiscard]] int end_of(int rank) const {
+    for (int left = ranks(); left > 0 && next_[index(rank)] != nobody; --left)
+      rank = next_[index(rank)];
+    return next_[index(rank)] == nobody ? rank : nobody;
+  }
+  [[nodiscard]] bool is_waited_for(int rank) const { return !waiters_[index(rank)].empty(); }
+  [[nodiscard]] bool is_in_step(int rank) const {
+    auto const& report = reports_[index(rank)];
+    return !report || is_silent(*report) || report->phase != progress_phase::outside;
   }
 
-  // Reports each rank that itself waits for nobody, with the ranks that wait for it, directly or
-  // through others.
-  void add_ends(std::string& text) const {
-    std::vector<std::vector<int>> waiting(next_.size());
-    for (int rank = 0; rank < ranks(); ++rank) {
-      auto end = rank;
-      for (int left = ranks(); left > 0 && next_[index(end)] != nobody; --left)
-        end = next_[index(end)];
-      if (end != rank && next_[index(end)] == nobody) waiting[index(end)].push_back(rank);
+  // The rank that most wait for in the end; nobody where they wait in circles alone.
+  [[nodiscard]] int suspect() const {
+    int found = nobody;
+    auto const weight = [&](int rank) {
+      return std::pair(waiters_[index(rank)].size(), is_in_step(rank));
+    };
+    for (int rank = 0; rank < ranks(); ++rank)
+      if (next_[index(rank)] == nobody && (found == nobody || weight(rank) > weight(found)))
+        found = rank;
+    bool const is_away = found != nobody && !is_waited_for(found) && !is_in_step(found);
+    return is_away && !in_circle_.empty() ? nobody : found;
+  }
+
+  // Writes the waits from a rank on, to the last one or back to where the circle begins. Of many it
+  // leaves out those in the middle.
+  [[nodiscard]] std::string chain(int first, int last) const {
+    constexpr std::size_t most = 6;
+    if (last == nobody)  // into the circle
+      for (int left = ranks(); left > 0; --left) first = next_[index(first)];
+    std::vector<int> way{first};
+    while (way.back() != last && (way.size() == 1 || way.back() != first))
+      way.push_back(next_[index(way.back())]);
+    auto text = name(first);
+    for (std::size_t at = 0; at + 1 < way.size(); ++at) {
+      auto const left_out = way.size() > most + 1 && at == most / 2 ? way.size() - most - 1 : 0;
+      text += " " + (left_out == 0 ? does_[index(way[at])]
+                                   : "waits through " + std::to_string(left_out) + " others");
+      at += left_out;
+      text +=
+          " for " + name(way[at + 1]) + (at + 2 < way.size() || last != nobody ? ", which" : "");
     }
-    for (int rank = 0; rank < ranks(); ++rank) {
-      auto const& waiters = waiting[index(rank)];
-      if (waiters.empty()) continue;
-      if (waiters.size() + 1 == next_.size())
-        text += "\neverybody waits for ";
-      else
-        text += "\n" + ranks_text(waiters) + (waiters.size() == 1 ? " waits for " : " wait for ");
-      text += full_name(rank) + ", which " + does_[index(rank)];
-    }
+    if (last == nobody) return text + ": they wait for each other";
+    return text + " waits for no rank: it " + does_[index(last)] + time_of(last);
+  }
+  [[nodiscard]] std::string time_of(int rank) const {
+    auto const& report = reports_[index(rank)];
+    if (!report) return {};
+    auto const time = is_silent(*report) ? report->silence_ms : quiet_ms(*report);
+    return " for " + seconds_text(std::chrono::milliseconds(time));
   }
 
   program const& program_;
   channel_map map_;
+  state_map states_;
   std::int64_t limit_ms_;
   grid_layout const* layout_;
-  bool is_evaluation_ = true;  // where a send may wait
   std::vector<std::optional<progress_report>> reports_;
-  rows<std::size_t> passes_;       // of each rank of a pipeline: where passes stand in its row
-  std::vector<std::string> does_;  // of each rank
-  std::vector<int> next_;          // for whom each rank waits
+  std::vector<std::string> does_;          // of each rank, in words
+  std::vector<int> next_;                  // for whom each rank waits
+  std::vector<std::vector<int>> waiters_;  // by the rank at the end of their waits
+  std::vector<int> in_circle_;             // or on the way into one
 };
 
 /// Tells once that a step has stalled, and why. Rank 0 shows it the reports of all ranks from time
@@ -308,8 +392,8 @@ class stall_detector {
   }
 
   /// Looks at the reports of all ranks, at most one each.
-  /// @return what every rank waits for and which cycle or rank is to blame, if the step has
-  ///         stalled and this was not said before; else nothing
+  /// @return which rank all wait for in the end, or which circle, if the step has stalled and this
+  ///         was not said before; else nothing
   [[nodiscard]] std::optional<std::string> operator()(std::span<progress_report const> reports) {
     auto still = std::int64_t{-1};
     bool in_step = false;
@@ -326,7 +410,7 @@ class stall_detector {
     return "the step has stalled: no rank has progressed for " +
            seconds_text(std::chrono::milliseconds(still)) + " (limit " +
            seconds_text(std::chrono::milliseconds(limit_ms_)) +
-           ", rendezvous_settings::stall_deadline)" +
+           ", rendezvous_settings::stall_deadline), and " +
            stall_report(program_, reports, limit_ms_, layout_.get()).text();
   }
 

@@ -171,6 +171,7 @@ ZBPP_INLINE std::vector<blob> control::collect(
   check();
   auto& member = parts_->member();
   auto const by = call_.value_or(rank_call::of(kind, root));
+  board().wait({root, wait_kind::run, static_cast<std::uint8_t>(by.kind)});
   loop_.exclusively([&] { member.call(kind, root, part, by); });
   auto const limit = settings_.collective_deadline + settings_.deadline;
   detail::run_for(loop_, limit, [&] { return member.has_outcome() || has_stopped(); });
@@ -184,6 +185,7 @@ ZBPP_INLINE std::vector<blob> control::collect(
           "has not answered a call of " + by.name() + " within " + seconds_text(limit) +
               detail::set_by("collective_deadline"));
   });
+  board().wait({});
   if (!outcome) check();
   return std::move(*outcome);
 }
@@ -193,12 +195,14 @@ ZBPP_INLINE void control::propose(after_step next) {
   loop_.exclusively([&] { parts_->member().propose(next); });
 }
 
-// Without a limit of its own: the watchdog sees this rank at the end of its program.
+// Without a limit of its own: the watchdog looks at ranks that wait here.
 ZBPP_INLINE after_step control::decision() {
   auto const& member = parts_->member();
+  board().wait({.kind = wait_kind::decision});
   board().enter(progress_phase::waiting);
   loop_.run_until([&] { return member.decision() || has_stopped(); });
   board().enter(progress_phase::outside);
+  board().wait({});
   auto const decided = loop_.exclusively([&] { return member.decision(); });
   if (!decided) check();
   return *decided;

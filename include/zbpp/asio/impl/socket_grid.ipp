@@ -89,11 +89,11 @@ class socket_link final : public group_link {
       control& run,
       wait_limit& limit,
       grid_layout const& layout,
-      std::string_view axis,
+      grid_axis axis,
       int place,
       std::vector<int> const& ranks,
       std::vector<member_connection*> members)
-      : group_link(place, std::string(axis) + " group", names_in_grid(layout, ranks)),
+      : group_link(place, std::string(to_string(axis)) + " group", names_in_grid(layout, ranks)),
         run_(&run),
         limit_(&limit),
         axis_(axis),
@@ -115,27 +115,34 @@ class socket_link final : public group_link {
     return is_here;
   }
   void take(int from, std::vector<std::byte>& bytes) override { at(from).stream.take(bytes); }
-  void wait(int from, group_call const&) override {
+  void wait(int from, group_call const& made) override {
     auto& member = at(from);
     auto const has_ended = [&] { return member.stream.has_arrived() || report_lost(member); };
-    // Within a step the watchdog sees this rank in its pass.
-    bool const is_between_steps = run_->board().read().phase == progress_phase::outside;
+    auto& board = run_->board();
+    note_wait(from, made);
+    // Within a step the watchdog looks at ranks that wait.
+    bool const is_between_steps = board.read().phase == progress_phase::outside;
     if (is_between_steps)
       limit_->run_until(has_ended);
     else
       run_->loop().run_until(has_ended);
-    if (member.stream.has_arrived()) return;
+    if (member.stream.has_arrived()) return board.wait({});
     look(member);
     run_->loop().exclusively([&] {
       run_->report(
           {{member.peer, -1, -1, -1},
            {},
            errc::peer_failed,
-           "has not come to a collective call of its " + std::string(axis_) + " group within " +
-               seconds_text(run_->settings().collective_deadline) + set_by("collective_deadline")});
+           "has not come to a collective call of its " + std::string(to_string(axis_)) +
+               " group within " + seconds_text(run_->settings().collective_deadline) +
+               set_by("collective_deadline")});
     });
     run_->loop().run_until([&] { return run_->has_stopped(); });
     look(member);
+  }
+  void note_wait(int from, group_call const& made) override {
+    auto const kind = static_cast<std::uint8_t>(made.kind);
+    run_->board().wait({at(from).peer, wait_kind::group, kind, axis_});
   }
 
  private:
@@ -165,7 +172,7 @@ class socket_link final : public group_link {
 
   control* run_;
   wait_limit* limit_;
-  std::string_view axis_;
+  grid_axis axis_;
   std::vector<member_connection*> members_;
 };
 
@@ -234,7 +241,7 @@ struct socket_grid::parts {
         *run,
         limit,
         layout,
-        axis,
+        of.axis,
         layout.place_in_group(of.axis, run->rank()),
         layout.group(of.axis, run->rank()),
         of.members));

@@ -122,12 +122,8 @@ ZBPP_INLINE step_supervisor::step_supervisor(
 }
 
 ZBPP_INLINE step_supervisor::~step_supervisor() {
-  if (watched_ == nullptr) return;
-  // The pipelines of a grid do not wait for each other, and others may run on.
-  if (places_.layout() != nullptr)
-    control_->disown_watchdog(watched_);
-  else
-    control_->unwatch(watched_);
+  // Others may still be in a step.
+  control_->disown_watchdog(watched_);
 }
 
 ZBPP_INLINE rank_call step_supervisor::connecting(bool is_first) const noexcept {
@@ -144,12 +140,16 @@ ZBPP_INLINE void step_supervisor::announce(zbpp::detail::run_statement const& ru
 
 ZBPP_INLINE void step_supervisor::leave() { control_->leave_pipeline(pipeline_); }
 
-ZBPP_INLINE void step_supervisor::begin(program const& program, step_status& status) {
+ZBPP_INLINE void step_supervisor::watch(program const& program) {
   watched_ = &program;
   if (control_->watcher() != watched_)
     control_->watch(
         detail::stall_detector(program, control_->settings().stall_deadline, places_.layout()),
         watched_);
+}
+
+ZBPP_INLINE void step_supervisor::begin(program const& program, step_status& status) {
+  watch(program);
   control_->lay_out(places_.layout());
   control_->board().begin_step(steps_);
   control_->loop().exclusively([&] {
@@ -188,6 +188,7 @@ ZBPP_INLINE void step_supervisor::end() {
   });
   control_->end_run();
   control_->name_calls({});
+  control_->board().wait({});
   control_->board().enter(progress_phase::outside);
   steps_ = control_->board().read().step + 1;
 }

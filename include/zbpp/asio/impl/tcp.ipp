@@ -52,6 +52,7 @@ ZBPP_INLINE std::unique_ptr<detail::tcp_transport> tcp::executor::make_transport
 
 ZBPP_INLINE void tcp::executor::connect(detail::tcp_transport& transport) {
   auto& own = links_.back();
+  supervisor().watch(*own.code);
   call_name const named(control_channel(), supervisor().connecting(links_.size() == 1));
   own.connections.connect(transport);
   if (own.states != nullptr) own.states->connect();

@@ -141,6 +141,7 @@ ZBPP_INLINE std::unique_ptr<detail::transport> ranks::executor::make_transport(
 
 ZBPP_INLINE void ranks::executor::connect(detail::transport&) {
   auto& own = parts_.back();
+  supervisor().watch(*own.code);
   if (own.states == nullptr) return;
   asio::call_name const named(control_channel(), supervisor().connecting(parts_.size() == 1));
   own.states->connect();

@@ -39,7 +39,7 @@ class device_progress {
   /// @throws cuda_error
   explicit device_progress(std::size_t passes) {
     for (std::size_t i = 0; i < 2 * passes; ++i)
-      events_.push_back({cuda::event(cuda::event_kind::order), mark::end});
+      events_.push_back({cuda::event(cuda::event_kind::order), mark::end, {}});
   }
 
   /// Forgets the events of the run before.
@@ -61,6 +61,7 @@ class device_progress {
     // waits for both.
     waits_ =
         of.kind != pass_kind::backward_weight && of.kind != pass_kind::recompute && !of.is_paired;
+    begun_ = of;
     if (!waits_) return;
     record(on, mark::begin);
     last_wait_ = issued_;
@@ -72,7 +73,8 @@ class device_progress {
   /// @throws cuda_error when what ran there failed
   void publish(asio::progress_board& board) {
     for (; seen_ < issued_ && events_[seen_].event.view().is_complete(); ++seen_) {
-      if (events_[seen_].marks != mark::end) board.start_pass();
+      if (events_[seen_].marks != mark::end)
+        board.enter(asio::progress_phase::in_pass, to_instruction(events_[seen_].of));
       if (events_[seen_].marks != mark::begin) board.enter(asio::progress_phase::waiting);
     }
   }
@@ -84,10 +86,12 @@ class device_progress {
   struct recorded_event {
     cuda::event event;
     mark marks;
+    pass of;
   };
 
   void record(cuda::stream_ref on, mark marks) {
     on.record(events_[issued_].event);
+    events_[issued_].of = begun_;
     events_[issued_++].marks = marks;
   }
 
@@ -96,6 +100,7 @@ class device_progress {
   std::size_t seen_ = 0;
   std::size_t last_wait_ = 0;  // how many were issued when the last pass began that waits
   bool waits_ = false;
+  pass begun_;  // last
 };
 
 /// Waits in the steps of one rank. Used by the thread that runs steps.
@@ -264,6 +269,7 @@ class rank_pass_observer : public cuda::pass_observer {
     progress_->begin_step(*context_, *board_);
     pass_observer::begin_step(is_next);
     board_->begin_attempt(is_next);
+    board_->enter(asio::progress_phase::waiting);
   }
   /// Blocks until no pass waits for a message. @return whether the step goes on
   /// @throws cuda_error; nccl_error

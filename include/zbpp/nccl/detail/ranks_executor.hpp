@@ -176,6 +176,7 @@ class ranks::executor : public asio::one_rank {
   /// messages are connected when they are made, those of sums by `replica_sums`.
   /// @throws error, the failure of the run
   void connect(detail::transport&) {
+    supervisor().watch(*programs_.back().code);
     asio::call_name const named(control_channel(), supervisor().connecting(programs_.size() == 1));
     if (auto const& states = programs_.back().states; states != nullptr)
       supervisor().or_fail([&] { states->connect(); });

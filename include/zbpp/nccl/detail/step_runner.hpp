@@ -210,12 +210,15 @@ class step_launcher {
   template <class Engine>
   [[nodiscard]] auto wait_of(Engine& engine, rank_program const& active) {
     return [&](wakeup const& wake, std::uint32_t seen) {
+      auto& board = supervisor_.channel().board();
       try {
+        if (engine.at()) board.wait(asio::wait_of(engine));
         wait_.until_informed(
             engine.blocked_by(), engine.waits_for_replicas(), active.states.get(), wake, seen);
       } catch (...) {
         engine.fail(std::current_exception());
       }
+      board.wait({});
     };
   }
 
@@ -369,6 +372,7 @@ class step_runner {
 
   void begin(rank_program const& active, step_status& status, std::size_t turn) {
     supervisor_.begin(*active.code, status);
+    board().enter(asio::progress_phase::waiting);  // for its device
     wait_.start_run(*active.transport, status);
     wait_.follow(turns_[turn].progress);
     status_ = &status;
@@ -425,7 +429,8 @@ class step_runner {
     auto& now = turns_[first_];
     wait_.follow(now.progress);
     board().begin_attempt(true);
-    if (now.way != step_way::issue) board().enter(asio::progress_phase::replaying);
+    bool const is_issued = now.way == step_way::issue;
+    board().enter(is_issued ? asio::progress_phase::waiting : asio::progress_phase::replaying);
     pause_reporting();
   }
 

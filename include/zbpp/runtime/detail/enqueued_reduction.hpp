@@ -83,6 +83,8 @@ class enqueued_reduction {
   [[nodiscard]] after_step asked() const noexcept { return asked_; }
   /// @return whether the rank waits for a replica
   [[nodiscard]] bool is_awaited() const noexcept { return is_awaited_; }
+  /// @return that replica
+  [[nodiscard]] int awaited_replica() const noexcept { return heard_; }
   /// @return when that is over
   [[nodiscard]] static constexpr ticks awaited_until(ticks not_yet) noexcept { return not_yet; }
 

@@ -113,6 +113,8 @@ class gradient_reduction {
 
   /// @return whether the rank waits for a sum, or for weights
   [[nodiscard]] bool is_awaited() const noexcept { return awaited_ != none; }
+  /// @return the replica of which something is missing for that; -1 where nothing is
+  [[nodiscard]] int awaited_replica() const noexcept;
   /// @param not_yet  what stands for a time that is not known
   /// @return when what the rank waits for is there
   [[nodiscard]] ticks awaited_until(ticks not_yet) const noexcept {
@@ -180,7 +182,10 @@ class gradient_reduction {
   [[nodiscard]] bool exchanges_all() const noexcept { return size() == 2 && !is_sharded_; }
   [[nodiscard]] std::span<float> share_of(chunk_sum& own, int replica) const noexcept;
   [[nodiscard]] std::size_t expected_size(chunk_sum& own, message_kind kind, int from) const;
-  [[nodiscard]] bool has_all(chunk_sum const& own, message_kind kind) const;
+  [[nodiscard]] int missing(chunk_sum const& own, message_kind kind) const noexcept;
+  [[nodiscard]] bool has_all(chunk_sum const& own, message_kind kind) const noexcept {
+    return missing(own, kind) == none;
+  }
   [[nodiscard]] std::span<std::byte const> part_from(
       chunk_sum const& own, message_kind kind, int from) const;
   void divide(chunk_sum& own) const;

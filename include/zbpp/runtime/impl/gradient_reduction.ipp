@@ -205,11 +205,24 @@ ZBPP_INLINE void gradient_reduction::accept(int from) {
   advance(*found);
 }
 
-ZBPP_INLINE bool gradient_reduction::has_all(chunk_sum const& own, message_kind kind) const {
+// Finds the first replica that has not sent something.
+ZBPP_INLINE int gradient_reduction::missing(
+    chunk_sum const& own, message_kind kind) const noexcept {
   auto const& of_kind = own.received[static_cast<std::size_t>(kind)];
   for (int from = 0; from < size(); ++from)
-    if (from != place() && of_kind[index(from)].empty()) return false;
-  return true;
+    if (from != place() && of_kind[index(from)].empty()) return from;
+  return none;
+}
+
+ZBPP_INLINE int gradient_reduction::awaited_replica() const noexcept {
+  auto const& own = chunks_[index(awaited_)];
+  switch (own.now) {
+    case phase::parts: return missing(own, message_kind::parts);
+    case phase::sums: return missing(own, message_kind::sums);
+    case phase::states: return missing(own, message_kind::states);
+    case phase::weights: return missing(own, message_kind::weights);
+    default: return none;
+  }
 }
 
 ZBPP_INLINE std::span<std::byte const> gradient_reduction::part_from(

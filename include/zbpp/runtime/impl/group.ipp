@@ -9,32 +9,19 @@
 #include <zbpp/runtime/detail/number_bytes.hpp>
 #include <zbpp/runtime/group.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstring>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace zbpp {
 
 ZBPP_INLINE std::string to_string(group_call const& made) {
-  constexpr std::array<std::string_view, 9> texts{
-      "makes all_reduce",
-      "makes reduce_scatter",
-      "makes all_gather",
-      "makes broadcast",
-      "makes all_to_all",
-      "makes barrier",
-      "makes exchange",
-      "compares its step with theirs",
-      "ends its step"};
-  auto const at = static_cast<std::size_t>(made.kind);
-  if (at >= texts.size()) return "makes what is no collective call";
-  std::string text(texts[at]);
+  bool const is_of_stage = made.kind < call_of_group::comparison;
+  auto text = std::string(is_of_stage ? "makes " : "comes to ").append(to_string(made.kind));
   if (made.count >= 0) text += " of " + std::to_string(made.count) + " numbers";
-  if (made.kind < call_of_group::comparison && made.place.kind < 0) text += " between steps";
+  if (is_of_stage && made.place.kind < 0) text += " between steps";
   if (made.place.kind >= 0)
     text += " in " + to_string(instruction{
                          static_cast<instruction_kind>(made.place.kind),
@@ -223,7 +210,10 @@ ZBPP_INLINE void group::end_step() {
 ZBPP_INLINE bool group::has_ended_step() {
   for (; ended_ < size(); ++ended_) {
     if (ended_ == place()) continue;
-    if (!link_->has_arrived(ended_)) return false;
+    if (!link_->has_arrived(ended_)) {
+      link_->note_wait(ended_, call_);
+      return false;
+    }
     receive(ended_, {});
   }
   return true;
