@@ -4,13 +4,15 @@
 //
 //   mpirun -n 3 mpi_rank steps=20 fault=throw rank=1 at=3:2:B
 //
-// level=0 to level=2 has the program initialize MPI with that level of threads first.
+// level=0 to level=2 has the program initialize MPI with that level of threads first. fault=leave
+// calls std::exit behind step number `at`, on all ranks where none is named.
 #include <zbpp/mpi/ranks.hpp>
 
 #include <support/faulty_rank.hpp>
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string>
 
@@ -42,11 +44,16 @@ int run(int argc, char** argv) {
       {.join_deadline = milliseconds("join_deadline"),
        .deadline = milliseconds("deadline"),
        .stall_deadline = milliseconds("stall_deadline")});
+  auto const leave = [&, steps = 0]() mutable {
+    bool const is_here = given.at("rank") == "-1" || std::stoi(given.at("rank")) == meeting.rank();
+    bool const leaves = given.at("fault") == "leave" && is_here;
+    if (++steps == std::stoi(given.at("at")) && leaves) std::exit(0);
+  };
   given["policy"] = of_rank(given.at("policy"), meeting.rank());
   if (given.at("replicas") == "1")
-    train_faulty(meeting, zbpp::mpi::ranks(meeting), given);
+    train_faulty(meeting, zbpp::mpi::ranks(meeting), given, leave);
   else
-    train_faulty(meeting, zbpp::mpi::ranks(meeting, layout_of(meeting, given)), given);
+    train_faulty(meeting, zbpp::mpi::ranks(meeting, layout_of(meeting, given)), given, leave);
   meeting.barrier();
   return 0;
 }
