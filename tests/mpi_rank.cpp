@@ -7,7 +7,8 @@
 // fault=weights and fault=left_out run the replicas and members of support/differing_pipelines.hpp
 // on four ranks, of which the last one begins with other weights or leaves out a collective call.
 //
-// level=0 to level=2 has the program initialize MPI with that level of threads first.
+// level=0 to level=2 has the program initialize MPI with that level of threads first. fault=leave
+// calls std::exit behind step number `at`, on all ranks where none is named.
 #include <zbpp/mpi/ranks.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
@@ -18,6 +19,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string>
 
@@ -71,14 +73,19 @@ int run(int argc, char** argv) {
       {.join_deadline = milliseconds("join_deadline"),
        .deadline = milliseconds("deadline"),
        .stall_deadline = milliseconds("stall_deadline")});
+  auto const leave = [&, steps = 0]() mutable {
+    bool const is_here = given.at("rank") == "-1" || std::stoi(given.at("rank")) == meeting.rank();
+    bool const leaves = given.at("fault") == "leave" && is_here;
+    if (++steps == std::stoi(given.at("at")) && leaves) std::exit(0);
+  };
   given["policy"] = of_rank(given.at("policy"), meeting.rank());
   auto const fault = given.at("fault");
   if (fault == "weights" || fault == "left_out")
     train_apart(meeting, fault);
   else if (given.at("replicas") == "1")
-    train_faulty(meeting, zbpp::mpi::ranks(meeting), given);
+    train_faulty(meeting, zbpp::mpi::ranks(meeting), given, leave);
   else
-    train_faulty(meeting, zbpp::mpi::ranks(meeting, layout_of(meeting, given)), given);
+    train_faulty(meeting, zbpp::mpi::ranks(meeting, layout_of(meeting, given)), given, leave);
   meeting.barrier();
   return 0;
 }

@@ -12,7 +12,6 @@
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/partition.hpp>
 #include <zbpp/planner/registry.hpp>
-#include <zbpp/planner/zb_v_within_limits.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>
@@ -277,7 +276,6 @@ TEST_CASE("no partition for a policy of the registry costs less", "[auto_plan]")
     }) = by;
   };
   replace(interleaved_zb{.search = little});
-  replace(zb_v_within_limits{.search = little});
   replace(v_half{.search = little});
   replace(v_min{.search = little});
   replace(greedy_auto{.search = little});

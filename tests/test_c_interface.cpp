@@ -238,7 +238,7 @@ TEST_CASE("the C interface gives budget and seed to every policy that searches")
         .backward_weight = 200 + 97 * (i % 4),
         .activation = 10};
   };
-  for (std::string const policy : {"greedy_auto", "zb_v", "v_half", "v_min", "interleaved_zb"}) {
+  for (std::string const policy : {"greedy_auto", "v_half", "v_min", "interleaved_zb"}) {
     CAPTURE(policy);
     auto const placement =
         policy == "interleaved_zb" ? placement::looped(6, 2) : placement::v_shape(6);

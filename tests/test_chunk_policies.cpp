@@ -6,10 +6,10 @@
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/model/timeline.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/named_policy.hpp>
 #include <zbpp/planner/registry.hpp>
-#include <zbpp/planner/zb_v_within_limits.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/zb_v.hpp>
 
@@ -176,9 +176,8 @@ TEST_CASE("V-Half is no worse than ZB-V where that fits its budget", "[chunk_pol
 }
 
 TEST_CASE(
-    "ZB-V is its own order where that fits, unless a search costs less, else one that fits",
+    "where the order of ZB-V fits greedy_auto costs no more, else it finds one that fits",
     "[chunk_policies][zb_v]") {
-  int own_orders = 0;
   int searched = 0;
   for (int trial = 0; trial < trials; ++trial) {
     ZBPP_SEEDED(random, trial);
@@ -186,18 +185,17 @@ TEST_CASE(
     auto const m = static_cast<int>(random.integer(1, 4 * p));
     auto free = uneven(random, placement::v_shape(p), m);
     if (trial % 2 == 1) free = with_gradients(random, free);
-    zb_v_within_limits const decide{.search = {.seconds = brief}};
+    greedy_auto const decide{.search = {.seconds = brief}};
     auto const own = zb_v{}(free);
-    auto const check_own_or_cheaper = [&](problem const& problem) {
+    auto const check_as_cheap = [&](problem const& problem) {
       auto const order = decide(problem);
-      CHECK((order == own || cost_of(order, problem) < cost_of(own, problem)));
+      CHECK(cost_of(order, problem) <= cost_of(own, problem));
       CHECK(verify(lower(order), problem).empty());
-      own_orders += order == own ? 1 : 0;
     };
-    check_own_or_cheaper(free);
+    check_as_cheap(free);
     std::vector<bytes> enough;
     for (auto const& peak : peak_memory(lower(own), free)) enough.push_back(peak.total);
-    check_own_or_cheaper(with_limits(free, enough));
+    check_as_cheap(with_limits(free, enough));
     // One byte less on one rank is either too little for any order, or searched for.
     auto const rank = detail::index(random.integer(0, p - 1));
     auto const least = least_memory(free)[rank];
@@ -215,7 +213,6 @@ TEST_CASE(
     CHECK(w_ascends(order));
     ++searched;
   }
-  CHECK(own_orders > trials / 4);
   CHECK(searched > trials / 2);
 }
 

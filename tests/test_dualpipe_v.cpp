@@ -153,9 +153,10 @@ TEST_CASE("DualPipeV needs a v and two microbatches per rank", "[dualpipe_v]") {
   CHECK(
       refused(placement::linear(2), 4) ==
       "DualPipeV needs a v placement, two stages per rank; this one is linear");
-  CHECK(
-      refused(placement::v_shape(3), 5) ==
-      "DualPipeV needs a step of at least 6 microbatches, two for each rank; there are 5");
+  for (auto const& any : {placement::v_shape(3), placement::linear(3), placement::looped(3, 2)})
+    CHECK(
+        refused(any, 5) ==
+        "DualPipeV needs a step of at least 6 microbatches, two for each rank; there are 5");
 }
 
 }  // namespace test_dualpipe_v

@@ -266,9 +266,7 @@ TEST_CASE("no handcrafted schedule that fits is cheaper", "[greedy_auto]") {
   int compared = 0;
   auto const compare = [&](problem const& problem, ticks found) {
     for (auto const& policy : zbpp::builtin_policies()) {
-      constexpr std::array<std::string_view, 5> searched{
-          "greedy_auto", "zb_v", "v_half", "v_min", "interleaved_zb"};
-      if (std::ranges::find(searched, policy.name()) != searched.end()) continue;
+      if (policy.searches()) continue;
       CAPTURE(policy.name(), problem.microbatches());
       try {
         auto const schedule = policy(problem);

@@ -536,6 +536,9 @@ TEST_CASE("what a file cannot mean is refused with what was found and what is ri
         "\0\0\xFE\xFF\0\0\0"
         "0"s})
     CHECK(refused(text) == "line 1: found UTF-32" + std::string(utf8));
+  CHECK(
+      refused("\x1F\x8B\x08\0"s) == "line 1: found a text compressed by gzip; expected the text "
+                                    "itself; decompress the file first");
   CHECK(refused("\xEF\xBB\xBF") == "line 1: found nothing; expected one line for each rank");
   CHECK(refused("sep=;\n") == "line 2: found nothing; expected one line for each rank");
   CHECK(

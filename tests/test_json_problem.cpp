@@ -121,6 +121,20 @@ TEST_CASE("another encoding than UTF-8 is refused by its name", "[json]") {
   }
 }
 
+TEST_CASE("a compressed text is refused as such", "[json]") {
+  using namespace std::string_literals;
+  for (auto const& [begin, name] :
+       {std::pair{"\x1F\x8B\x08\0"s, "gzip"},
+        {"\x28\xB5\x2F\xFD\0"s, "zstd"},
+        {"\xFD\x37zXZ\0"s, "xz"},
+        {"BZh91AY"s, "bzip2"},
+        {"PK\x03\x04\x14"s, "zip"}})
+    CHECK(
+        refusal(begin + text_with("")) ==
+        "problem: line 1: found a text compressed by "s + name +
+            "; expected the text itself; decompress the file first");
+}
+
 TEST_CASE("texts and numbers have a bound, which the message names", "[json]") {
   auto const transfer = [](std::size_t size) {
     return text_with("", ",\n \"transfer\": 0." + std::string(size - 3, '0') + "1");

@@ -242,6 +242,23 @@ TEST_CASE("pipelines over MPI take turns on one communicator of the user's", "[m
   MPI_Comm_free(&of_user);
 }
 
+TEST_CASE("ranks over MPI train on the communicators of MPI_Comm_split", "[mpi]") {
+  auto const all = meet();
+  // Each rank alone, all in reverse, and the even ones beside the odd ones.
+  for (int const colours : {all.ranks(), 1, 2}) {
+    MPI_Comm part = MPI_COMM_NULL;
+    REQUIRE(
+        MPI_Comm_split(MPI_COMM_WORLD, all.rank() % colours, -all.rank(), &part) == MPI_SUCCESS);
+    {
+      auto run = meet(part);
+      auto const planned = toy_plan("zb_v", run.ranks(), 5);
+      CHECK(difference(over_mpi(run, planned), on_threads(planned)) == "");
+      run.barrier();
+    }
+    MPI_Comm_free(&part);
+  }
+}
+
 TEST_CASE("a step over MPI allocates nothing once it has run", "[mpi]") {
   zbpp::asio::rendezvous_settings settings;
   settings.deadline = std::chrono::hours(1);  // so that no heartbeat, which allocates, comes

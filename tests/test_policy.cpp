@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/planner/registry.hpp>
-#include <zbpp/planner/zb_v_within_limits.hpp>
 #include <zbpp/policy/policy.hpp>
 
 #include <support/catch.hpp>
@@ -48,7 +47,6 @@ TEST_CASE("a policy has three names and makes schedules", "[policy]") {
   STATIC_REQUIRE(zbpp::policy<zbpp::zb_h1>);
   STATIC_REQUIRE(zbpp::policy<zbpp::zb_h2>);
   STATIC_REQUIRE(zbpp::policy<zbpp::zb_v>);
-  STATIC_REQUIRE(zbpp::policy<zbpp::zb_v_within_limits>);
   STATIC_REQUIRE(zbpp::policy<zbpp::v_half>);
   STATIC_REQUIRE(zbpp::policy<zbpp::v_min>);
   STATIC_REQUIRE(zbpp::policy<zbpp::interleaved_zb>);

@@ -23,7 +23,6 @@
 #include <zbpp/planner/detail/bottleneck.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/partition.hpp>
-#include <zbpp/planner/zb_v_within_limits.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
@@ -507,22 +506,6 @@ std::vector<problem> uneven_problems(char kind) {
   return found;
 }
 
-// The same on a V, with less memory than the order of ZB-V takes.
-std::vector<problem> tight_problems() {
-  std::vector<problem> found;
-  for (auto const& one : uneven_problems('v')) {
-    std::vector<bytes> limits(one.memory_limits().begin(), one.memory_limits().end());
-    for (auto& limit : limits) limit = 3 * one.ranks() * 1000 / 2;
-    found.emplace_back(
-        one.placement(),
-        one.microbatches(),
-        std::vector(one.all_costs().begin(), one.all_costs().end()),
-        one.transfer(),
-        limits);
-  }
-  return found;
-}
-
 // Checks what a policy has: settings of its search, and of these all; and for memory, if it takes
 // some.
 template <class Policy>
@@ -556,7 +539,6 @@ TEST_CASE("each setting of a search has an effect in all policies that search", 
   check_search<v_half>(uneven_problems('v'));
   check_search<v_min>(uneven_problems('v'));
   check_search<interleaved_zb>(uneven_problems('o'));
-  check_search<zb_v_within_limits>(tight_problems());
 }
 
 TEST_CASE("each setting of grouped 1F1B-I has an effect", "[settings]") {
@@ -577,7 +559,6 @@ TEST_CASE("a budget that is no number is refused, whether it is needed or not", 
   };
   auto const v = placement::v_shape(2);
   CHECK(refused(greedy_auto{.search = wrong}, v) == text);
-  CHECK(refused(zb_v_within_limits{.search = wrong}, v) == text);
   CHECK(refused(v_half{.search = wrong}, v) == text);
   CHECK(refused(v_min{.search = wrong}, v) == text);
   CHECK(refused(interleaved_zb{.search = wrong}, placement::looped(2, 2)) == text);

@@ -175,11 +175,12 @@ TEST_CASE("STP needs a v and 3p - 1 microbatches", "[stp]") {
     });
   };
   CHECK(
-      refused(placement::linear(2), 4) ==
+      refused(placement::linear(2), 5) ==
       "STP needs a v placement, two stages per rank; this one is linear");
-  CHECK(
-      refused(placement::v_shape(3), 7) ==
-      "STP needs a step of at least 8 microbatches, 3p - 1 for p ranks; there are 7");
+  for (auto const& any : {placement::v_shape(3), placement::linear(3), placement::looped(3, 2)})
+    CHECK(
+        refused(any, 7) ==
+        "STP needs a step of at least 8 microbatches, 3p - 1 for p ranks; there are 7");
 }
 
 }  // namespace test_stp

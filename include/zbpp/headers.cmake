@@ -195,7 +195,6 @@ set(ZBPP_CORE_HEADERS
   planner/impl/src.hpp
   planner/impl/stage_per_layer.ipp
   planner/impl/with_placement.ipp
-  planner/impl/zb_v_within_limits.ipp
   planner/memory_needs.hpp
   planner/named_policy.hpp
   planner/partition.hpp
@@ -207,7 +206,6 @@ set(ZBPP_CORE_HEADERS
   planner/search.hpp
   planner/stage_per_layer.hpp
   planner/with_placement.hpp
-  planner/zb_v_within_limits.hpp
   policy/detail/v_row.hpp
   policy/dualpipe_v.hpp
   policy/impl/dualpipe_v.ipp

@@ -66,7 +66,6 @@
 #include <zbpp/planner/search.hpp>
 #include <zbpp/planner/stage_per_layer.hpp>
 #include <zbpp/planner/with_placement.hpp>
-#include <zbpp/planner/zb_v_within_limits.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>

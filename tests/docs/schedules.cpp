@@ -29,7 +29,7 @@ namespace docs_schedules {
 zbpp::plan papers_order(zbpp::problem const& problem) { return make_plan(zbpp::zb_v{}, problem); }
 
 zbpp::plan order_that_fits(zbpp::problem const& problem) {
-  return make_plan(zbpp::zb_v_within_limits{.search = {.seconds = 1}}, problem);
+  return make_plan(zbpp::greedy_auto{.search = {.seconds = 1}}, problem);
 }
 // plans_on_v]
 

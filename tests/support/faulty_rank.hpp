@@ -17,6 +17,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <stdexcept>
@@ -85,6 +86,7 @@ struct fault {
     if (kind == "kill") ::raise(SIGKILL);
     if (kind == "stop") ::raise(SIGSTOP);
     if (kind == "hold") hold();
+    if (kind == "exit") std::exit(0);
     if (kind == "hang")
       for (;;) ::pause();
     if (kind == "cut") for_data_sockets(break_connection);

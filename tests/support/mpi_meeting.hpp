@@ -10,12 +10,12 @@
 
 namespace zbpp::test {
 
-/// Meets the other ranks; patient enough for a busy machine.
-[[nodiscard]] inline mpi::rendezvous meet() {
+/// Meets the other ranks of a communicator; patient enough for a busy machine.
+[[nodiscard]] inline mpi::rendezvous meet(MPI_Comm among = MPI_COMM_WORLD) {
   asio::rendezvous_settings settings;
   settings.collective_deadline = std::chrono::seconds(60);
   settings.deadline = std::chrono::seconds(30);
-  return mpi::rendezvous(MPI_COMM_WORLD, settings);
+  return mpi::rendezvous(among, settings);
 }
 
 }  // namespace zbpp::test

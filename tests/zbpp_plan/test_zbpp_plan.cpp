@@ -379,6 +379,16 @@ TEST_CASE("bad input is refused in one line", "[zbpp-plan]") {
       join({"--policy", "zb_h1", "--ranks", "65536", "--microbatches", "2147483647"}, times),
       "--microbatches: found");
   check_refused(join({"--policy", "zb_v"}, small), "needs a v placement");
+  // On whatever placement: another one would not help.
+  for (auto const* where : {"linear", "v"}) {
+    words const few{"--ranks", "4", "--microbatches", "7", "--placement", where};
+    check_refused(
+        join({"--policy", "dualpipe_v"}, join(few, times)),
+        "needs a step of at least 8 microbatches, two for each rank; there are 7");
+    check_refused(
+        join({"--policy", "stp"}, join(few, times)),
+        "needs a step of at least 11 microbatches, 3p - 1 for p ranks; there are 7");
+  }
   check_refused(with({"--ascii=3"}), "ascii");
 }
 
@@ -544,6 +554,15 @@ TEST_CASE("bash completes options, policies, placements and files", "[zbpp-plan]
 TEST_CASE("files that cannot be read are refused with their name", "[zbpp-plan]") {
   scratch_folder const files;
   auto const empty = files.write("empty.json", "");
+  auto const packed = files.write("trace.json.gz", "\x1F\x8B\x08");
+  check_refused(
+      {"--check", packed},
+      "line 1: found a text compressed by gzip; expected the text itself; decompress the file "
+      "first");
+  check_refused(
+      {"--explain", packed, "--plan", packed},
+      "line 1: found a text compressed by gzip; expected the text itself; decompress the file "
+      "first");
   auto const broken = files.write("broken.json", "{\"ranks\": 2,\n}");
   auto const unknown = files.write("unknown.json", "{\"ranks\": 2, \"speed\": 3}");
   auto const letters = files.write("letters.csv", "0F0,0X0\n");
@@ -831,6 +850,16 @@ TEST_CASE("each policy of a comparison is on the placement it needs", "[zbpp-pla
   CHECK(
       rows_of(join({"--compare", "interleaved"}, small))[0][3] ==
       number_text(json::read_plan(by_hand.out).cost, time_unit::milliseconds));
+
+  // With microbatches enough no policy is on a placement that it does not take.
+  std::string every;
+  for (auto const& policy : builtin_policies())
+    every += (every.empty() ? "" : ",") + std::string(policy.name());
+  words const enough{"--seconds", "0.01", "--ranks", "3", "--microbatches", "8"};
+  for (auto const& row : rows_of(join({"--compare", every}, join(enough, times)))) {
+    INFO(row[0] << " on " << row[1]);
+    CHECK(!row[3].empty());
+  }
 
   auto const named = rows_of(join(
       {"--compare",
@@ -1389,7 +1418,7 @@ TEST_CASE("steps that cannot be explained are refused with the file at fault", "
 }
 
 TEST_CASE("a search that takes long tells how far it is, and Ctrl-C ends it", "[zbpp-plan]") {
-  for (std::string const policy : {"greedy_auto", "zb_v", "v_half", "interleaved_zb"}) {
+  for (std::string const policy : {"greedy_auto", "v_half", "interleaved_zb"}) {
     CAPTURE(policy);
     scratch_folder const folder;
     test::pseudo_terminal terminal;
@@ -1412,7 +1441,7 @@ TEST_CASE("a search that takes long tells how far it is, and Ctrl-C ends it", "[
 
 TEST_CASE("budget and seed reach every policy that searches", "[zbpp-plan]") {
   scratch_folder const folder;
-  for (std::string const policy : {"greedy_auto", "zb_v", "v_half", "v_min", "interleaved_zb"}) {
+  for (std::string const policy : {"greedy_auto", "v_half", "v_min", "interleaved_zb"}) {
     auto const asked = hard_problem(policy == "interleaved_zb" ? "looped" : "v");
     auto const with = [&](char const* seconds, char const* seed) {
       words const given{"--policy", policy, "--seconds", seconds, "--seed", seed, "--csv", "-"};

@@ -36,7 +36,7 @@ enum class placement_need : std::uint8_t { linear, v, looped, any };
 /// @return what a policy needs, found by asking it
 [[nodiscard]] inline placement_need need_of(std::string_view policy) {
   constexpr int ranks = 2;
-  constexpr int microbatches = 4;  // enough for every policy
+  constexpr int microbatches = 8 * ranks;  // enough for every policy
   auto const takes = [&](zbpp::placement const& placement) {
     return zbpp::placement_refusal(policy, placement, microbatches).empty();
   };

@@ -60,10 +60,11 @@ class control {
   control(launch start, rendezvous_settings settings, run_token token);
   control(control const&) = delete;
   control& operator=(control const&) = delete;
+  ~control();
   /// Leaves the run, which is no failure unless another rank still needs this one. For up to 250 ms
   /// waits for rank 0 (on rank 0: for all others) to read the goodbye. Rank 0 first waits, up to
-  /// `deadline`, until outcomes of collectives are written.
-  ~control();
+  /// `deadline`, until outcomes of collectives are written. Does nothing where it has left.
+  void leave() noexcept;
 
   /// @return which rank this process is
   [[nodiscard]] int rank() const noexcept { return start_.rank; }

@@ -11,8 +11,11 @@
 
 namespace zbpp::mpi {
 
+class rendezvous;
+
 namespace detail {
 
+struct at_finalize;
 /// Holds a duplicate of a communicator, so that no message of the user's can be taken for one of
 /// zbpp's. Calls for it return their errors.
 class own_communicator {
@@ -39,7 +42,8 @@ class own_communicator {
 /// It initializes MPI, for all threads, where the program has not, and then also finalizes it when
 /// the program exits. Destroy it before a call of MPI_Finalize of your own. Where the run has
 /// failed, MPI_Finalize waits up to a second for all ranks to come there, then ends with MPI_Abort,
-/// so that `mpirun` gives a status other than 0.
+/// so that `mpirun` gives a status other than 0. One that is alive then, as when a pass calls
+/// `std::exit`, leaves the run there; in a step that is the failure of the run.
 class rendezvous : private detail::own_communicator, public asio::rendezvous {
  public:
   /// Meets the other ranks of a communicator; a collective call of MPI. Ranks on one machine meet
@@ -59,6 +63,7 @@ class rendezvous : private detail::own_communicator, public asio::rendezvous {
   [[nodiscard]] int take_tags(int count);
 
  private:
+  detail::at_finalize* ending_;
   int next_tag_ = 0;
 };
 

@@ -16,7 +16,7 @@ namespace zbpp {
 /// ends after 6m + p - 1. With fewer, W fills the holes from the start on.
 ///
 /// No rank keeps more activations than those of p microbatches. Where a memory limit is lower,
-/// `zb_v_within_limits` searches for an order that fits; it is the registry's `zb_v`.
+/// `greedy_auto` searches for an order that fits.
 /// @source arXiv 2401.10241v1 sec. 6, fig. 8; the place of W with fewer than 2p-1 microbatches is
 ///         ours
 struct zb_v {

@@ -92,8 +92,8 @@ class pipeline {
   /// @return the step, whose `get` gives the result
   /// @throws as `step`, for what fails while it is issued or has failed in a step before; error
   ///         (bad_argument) where stages have optimizers, for which the host waits
-  started_step<pipeline> step_async()
-    requires starts_steps<Backend>;
+  template <starts_steps = Backend>  // as clang 14 overlooks a requires-clause in `template class`
+  started_step<pipeline> step_async();
 
   /// Runs steps one after another, and hands the result of each to `on_step`, in order.
   ///

@@ -42,7 +42,9 @@ ZBPP_INLINE control::control(launch start, rendezvous_settings settings, run_tok
   }
 }
 
-ZBPP_INLINE control::~control() {
+ZBPP_INLINE control::~control() { leave(); }
+
+ZBPP_INLINE void control::leave() noexcept {
   try {
     settle();  // if something failed, all have to know it first
     if (!is_shut_) {

@@ -199,7 +199,7 @@ class csv_reader {
   csv_reader(std::string_view text, bool passes_only, csv_pairs pairs = csv_pairs::in_turn)
       : passes_only_(passes_only), pairs_(pairs) {
     if (auto const other = foreign_encoding(text); !other.empty())
-      refuse(0, none, std::string(other), std::string(expected_utf8));
+      refuse(0, none, std::string(other), std::string(expected_instead_of(other)));
     text = without_byte_order_mark(text);
     take_separator(text);
     if (text.empty()) refuse(0, none, "nothing", "one line for each rank");

@@ -21,8 +21,18 @@ inline constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
   return text;
 }
 
+/// How compressed files begin.
+inline constexpr std::array<std::array<std::string_view, 2>, 5> compressions{
+    {{"\x1F\x8B", "a text compressed by gzip"},
+     {"\x28\xB5\x2F\xFD", "a text compressed by zstd"},
+     {"\xFD\x37zXZ", "a text compressed by xz"},
+     {"BZh", "a text compressed by bzip2"},
+     {"PK\x03\x04", "a text compressed by zip"}}};
+
 /// @return the name of another encoding than UTF-8 that a text begins in; else nothing
 [[nodiscard]] constexpr std::string_view foreign_encoding(std::string_view text) noexcept {
+  for (auto const& [begin, name] : compressions)
+    if (text.starts_with(begin)) return name;
   auto const byte = [&](std::size_t i) { return i < text.size() ? text[i] : '\x01'; };
   auto const is_nul = [&](std::size_t i) { return byte(i) == '\0'; };
   bool const is_little = byte(0) == '\xFF' && byte(1) == '\xFE';
@@ -35,9 +45,11 @@ inline constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
   return is_little || is_big || is_unmarked ? "UTF-16" : std::string_view{};
 }
 
-/// What is right where a text is in another encoding.
-inline constexpr std::string_view expected_utf8 =
-    "UTF-8, as `iconv -t UTF-8` makes it, or an editor that saves it so";
+/// @return what is right where a text is in another encoding
+[[nodiscard]] constexpr std::string_view expected_instead_of(std::string_view encoding) noexcept {
+  if (encoding.starts_with("a text")) return "the text itself; decompress the file first";
+  return "UTF-8, as `iconv -t UTF-8` makes it, or an editor that saves it so";
+}
 
 /// A character that shows nothing, or a blank that is none of ASCII.
 struct invisible_character {

@@ -136,7 +136,7 @@ ZBPP_INLINE void document::check_bytes(std::string_view text) const {
   if (auto const other = zbpp::detail::foreign_encoding(text); !other.empty())
     refuse(
         "line 1: found " + std::string(other) + "; expected " +
-        std::string(zbpp::detail::expected_utf8));
+        std::string(zbpp::detail::expected_instead_of(other)));
   if (auto const nul = text.find('\0'); nul != std::string_view::npos)
     refuse(place(text, nul) + ": found a NUL byte; expected JSON, which has none");
   std::size_t digits = 0;

@@ -9,6 +9,7 @@
 #include <zbpp/mpi/detail/call.hpp>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <mpi.h>
@@ -29,19 +30,18 @@ ZBPP_INLINE void check(int code, char const* call) {
                       : "error " + std::to_string(code)));
 }
 
-/// Waits up to a second for the other ranks to come here, so that each can say why it ends, and
-/// ends all of them.
-[[noreturn]] ZBPP_INLINE void abort_together() noexcept {
+ZBPP_INLINE void await(MPI_Request& request, std::chrono::steady_clock::time_point end) noexcept {
+  int is_done = 0;
+  while (MPI_Test(&request, &is_done, MPI_STATUS_IGNORE) == MPI_SUCCESS && is_done == 0 &&
+         std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+ZBPP_INLINE void abort_together() noexcept {
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Request all = MPI_REQUEST_NULL;
-  int is_done = 0;
-  if (MPI_Ibarrier(MPI_COMM_WORLD, &all) == MPI_SUCCESS) {
-    auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-    while (is_done == 0 && std::chrono::steady_clock::now() < end) {
-      if (MPI_Test(&all, &is_done, MPI_STATUS_IGNORE) != MPI_SUCCESS) break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  }
+  MPI_Ibarrier(MPI_COMM_WORLD, &all);
+  await(all, std::chrono::steady_clock::now() + std::chrono::seconds(1));
   MPI_Abort(MPI_COMM_WORLD, 1);
   std::terminate();
 }
@@ -51,12 +51,17 @@ ZBPP_INLINE bool is_finalized() noexcept {
   return MPI_Finalized(&is_over) == MPI_SUCCESS && is_over != 0;
 }
 
-ZBPP_INLINE void fail_at_finalize() noexcept {
-  static int key = MPI_KEYVAL_INVALID;
-  if (key != MPI_KEYVAL_INVALID || is_finalized()) return;
-  auto const at_finalize = [](MPI_Comm, int, void*, void*) -> int { abort_together(); };
-  if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, at_finalize, &key, nullptr) == MPI_SUCCESS)
+ZBPP_INLINE void call_at_finalize(MPI_Comm_delete_attr_function* call) noexcept {
+  int key = MPI_KEYVAL_INVALID;
+  if (is_finalized()) return;
+  if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, call, &key, nullptr) == MPI_SUCCESS)
     MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
+}
+
+ZBPP_INLINE void fail_at_finalize() noexcept {
+  static std::atomic<bool> is_noted{false};
+  if (is_noted.exchange(true)) return;
+  call_at_finalize([](MPI_Comm, int, void*, void*) -> int { abort_together(); });
 }
 
 }  // namespace zbpp::mpi::detail

@@ -7,6 +7,7 @@
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/io_loop.hpp>
 #include <zbpp/asio/launch.hpp>
+#include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/asio/settings.hpp>
 #include <zbpp/asio/token.hpp>
@@ -16,11 +17,14 @@
 #include <zbpp/mpi/rendezvous.hpp>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <mpi.h>
 #include <string>
+#include <thread>
 #include <utility>
 
 namespace zbpp::mpi {
@@ -134,21 +138,73 @@ ZBPP_INLINE void broadcast(meeting_place& place, MPI_Comm among) {
   }
 }
 
+/// Is what MPI_Finalize has to know of a rendezvous. It stays, as processes make few.
+struct at_finalize {
+  MPI_Comm among;
+  rendezvous* alive;  // null once it is destroyed
+  std::thread::id thread = std::this_thread::get_id();
+  MPI_Request all_are_here = MPI_REQUEST_NULL;
+  at_finalize* before = nullptr;  // of the rendezvous made before
+};
+
+[[nodiscard]] ZBPP_INLINE std::atomic<at_finalize*>& last_of_process() {
+  static std::atomic<at_finalize*> last{nullptr};
+  return last;
+}
+
+// Others would wait for a rank that waits for them in MPI_Finalize.
+ZBPP_INLINE void leave(rendezvous& by, std::thread::id thread) {
+  // On another thread nobody is told: that of the run may be in a call that waits for others.
+  if (std::this_thread::get_id() != thread) abort_together();
+  auto& run = by.control_channel();
+  if (run.board().read().phase != asio::progress_phase::outside) {
+    run.loop().exclusively([&] { run.on_failure({}); });  // what it calls may be destroyed
+    by.fail("left the run: its program called std::exit or MPI_Finalize in a step");
+  }
+  run.leave();
+  if (run.is_told_of_failure()) abort_together();
+}
+
+// Where some ranks abort while others are further in MPI_Finalize, mpirun of Open MPI may hang.
+ZBPP_INLINE int end_together(MPI_Comm, int, void*, void*) {
+  auto* const last = last_of_process().load();
+  for (auto* each = last; each != nullptr; each = each->before)
+    if (each->alive != nullptr) leave(*each->alive, each->thread);
+  for (auto* each = last; each != nullptr; each = each->before)
+    MPI_Ibarrier(each->among, &each->all_are_here);
+  for (auto* each = last; each != nullptr; each = each->before)
+    await(each->all_are_here, std::chrono::steady_clock::time_point::max());
+  return MPI_SUCCESS;
+}
+
+/// Has MPI_Finalize end a run.
+[[nodiscard]] ZBPP_INLINE at_finalize* note(MPI_Comm among, rendezvous& alive) {
+  auto* const added = new at_finalize{among, &alive};
+  auto& last = last_of_process();
+  added->before = last.load();
+  while (!last.compare_exchange_weak(added->before, added)) {
+  }
+  if (added->before == nullptr) call_at_finalize(end_together);
+  return added;
+}
+
 }  // namespace detail
 
 ZBPP_INLINE rendezvous::rendezvous(MPI_Comm among, asio::rendezvous_settings settings)
-    : own_communicator(among), asio::rendezvous(detail::meet(get(), std::move(settings))) {}
+    : own_communicator(among),
+      asio::rendezvous(detail::meet(get(), std::move(settings))),
+      ending_(detail::note(get(), *this)) {}
 
 ZBPP_INLINE rendezvous::~rendezvous() {
-  auto& run = control_channel();
-  if (run.loop().exclusively([&] { return run.has_stopped(); })) detail::fail_at_finalize();
+  ending_->alive = nullptr;
+  if (control_channel().is_told_of_failure()) detail::fail_at_finalize();
 }
 
 ZBPP_INLINE int rendezvous::take_tags(int count) {
   int* most = nullptr;
   int is_set = 0;
   detail::check(
-      MPI_Comm_get_attr(get(), MPI_TAG_UB, static_cast<void*>(&most), &is_set),
+      MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&most), &is_set),
       "MPI_Comm_get_attr");
   if (is_set == 0 || *most - next_tag_ < count)
     throw error(

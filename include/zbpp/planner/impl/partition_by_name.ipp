@@ -12,7 +12,6 @@
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/named_policy.hpp>
 #include <zbpp/planner/partition_by_name.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -70,11 +69,9 @@ ZBPP_INLINE found_plan partition_by_name(
       !refusal.empty())
     throw error(errc::unsupported_problem, refusal);
   bool const searches = asked.searches();
-  // Without limits cuts are tried with ZB-V's own order, which takes no search.
-  bool const has_rule = !searches || (name == zb_v::name && !model.has_limits());
   auto const count = schedules > 0 ? schedules
-                     : has_rule    ? partition_schedules::of_rules
-                                   : partition_schedules::of_searches;
+                     : searches    ? partition_schedules::of_searches
+                                   : partition_schedules::of_rules;
   // The order of the best cut has as much of the budget as all cuts before it.
   auto const phases = static_cast<std::size_t>(searches ? 2 : 1);
   search_settings share{.seconds = search.seconds / (2.0 * count), .seed = search.seed};
@@ -85,7 +82,7 @@ ZBPP_INLINE found_plan partition_by_name(
     cuts.on_progress = [&](search_progress const& now) { progress.tell_cut(now); };
     share.on_progress = [&](search_progress const& now) { progress.tell_order(now); };
   }
-  auto found = partition(model, searches && has_rule ? zb_v{} : named_policy(name, share), cuts);
+  auto found = partition(model, named_policy(name, share), cuts);
   if (!searches || search.stop.stop_requested()) return found;
   auto const last = detail::part_of_search(detail::share_of(search, 0.5), 1, phases);
   auto order = detail::insert_recompute(named_policy(name, last)(found.problem), found.problem);

@@ -8,11 +8,11 @@
 #include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/registry.hpp>
-#include <zbpp/planner/zb_v_within_limits.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/policy/stp.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <string>
 
@@ -27,7 +27,7 @@ ZBPP_INLINE std::vector<any_policy> builtin_policies(search_settings const& sear
       interleaved_zb{.search = search},
       zb_h1{},
       zb_h2{},
-      zb_v_within_limits{.search = search},
+      zb_v{},
       v_half{.search = search},
       v_min{.search = search},
       dualpipe_v{},

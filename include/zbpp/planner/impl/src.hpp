@@ -20,4 +20,3 @@
 #include <zbpp/planner/impl/search_once.ipp>
 #include <zbpp/planner/impl/stage_per_layer.ipp>
 #include <zbpp/planner/impl/with_placement.ipp>
-#include <zbpp/planner/impl/zb_v_within_limits.ipp>

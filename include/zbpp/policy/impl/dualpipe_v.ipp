@@ -63,12 +63,12 @@ ZBPP_INLINE void write_dualpipe_v(v_row& row, problem const& problem, int rank) 
 ZBPP_INLINE schedule dualpipe_v::operator()(problem const& problem) const {
   auto const p = problem.ranks();
   auto const m = problem.microbatches();
-  detail::support_v_shape(problem, title);
   detail::support(
       m >= 2 * p,
       title,
       "needs a step of at least " + std::to_string(2 * p) +
           " microbatches, two for each rank; there are " + std::to_string(m));
+  detail::support_v_shape(problem, title);
   return detail::schedule_by_rows(problem, detail::write_dualpipe_v);
 }
 

@@ -77,12 +77,12 @@ ZBPP_INLINE void write_stp(v_row& row, problem const& problem, int rank) {
 
 ZBPP_INLINE schedule stp::operator()(problem const& problem) const {
   auto const least = 3 * problem.ranks() - 1;
-  detail::support_v_shape(problem, title);
   detail::support(
       problem.microbatches() >= least,
       title,
       "needs a step of at least " + std::to_string(least) +
           " microbatches, 3p - 1 for p ranks; there are " + std::to_string(problem.microbatches()));
+  detail::support_v_shape(problem, title);
   return detail::schedule_by_rows(problem, detail::write_stp);
 }
 

@@ -16,9 +16,8 @@
 namespace zbpp {
 
 template <backend Backend>
-started_step<pipeline<Backend>> pipeline<Backend>::step_async()
-  requires starts_steps<Backend>
-{
+template <starts_steps>
+started_step<pipeline<Backend>> pipeline<Backend>::step_async() {
   auto const call = calls_.begin("step_async()");
   detail::require(
       agreements_.of(0) == nullptr,
