@@ -474,7 +474,7 @@ TEST_CASE("of all waits that lead to one rank, or in circles, that rank is named
           whom);
     }
     auto const full_name = [&](int rank) {
-      return name(rank) + " (" + asio::coordinates_text(layout, rank) + ")";
+      return name(rank) + " (" + zbpp::coordinates_text(layout, rank) + ")";
     };
     auto const text = text_of(code, all, &layout);
     INFO(text);
