@@ -199,6 +199,17 @@ class pipeline {
   void execute(program_run& of, std::int64_t count, step_callback on_step = {});
   [[nodiscard]] detail::run_statement statement_of(program_run const& of, std::int64_t count);
   void compare_with_grid(detail::run_statement const& stated);
+  // Calls `work(here, rank, stages, grid)` for each rank of this process.
+  template <class Work>
+  void for_each_rank(Work const& work) {
+    auto left = std::span<stage_ref const>(stages_);
+    for (std::size_t here = 0; here < memory_.size(); ++here) {
+      int const rank = executor_.ranks()[here];
+      auto const chunks = plan_.problem().placement().stages_of(rank).size();
+      work(here, rank, left.first(chunks), detail::grid_of<Backend>(executor_, rank));
+      left = left.subspan(chunks);
+    }
+  }
   after_step call_back(step_callback on_step, step_result const& result);
   void note_failures(program_run const& of);
   [[noreturn]] void report(program_run const& of);
@@ -259,22 +270,14 @@ pipeline<Backend>::pipeline(
       })) {
   detail::make_or_refuse<Backend>(executor_, [&] {
     detail::check_on_stall<Backend>(executor_, options.on_stall);
-    auto left = std::span<stage_ref const>(stages_);
-    for (int rank : executor_.ranks()) {
-      auto const chunks = plan_.problem().placement().stages_of(rank).size();
-      auto& grid = detail::grid_of<Backend>(executor_, rank);
+    for_each_rank([&](std::size_t, int rank, std::span<stage_ref const> own, rank_grid& grid) {
       detail::check_replicas(
-          plan_,
-          rank,
-          left.first(chunks),
-          grid,
-          summing_transport<typename Backend::transport_type>);
+          plan_, rank, own, grid, summing_transport<typename Backend::transport_type>);
       detail::require(
           grid.tensor().size() == 1 || !options.on_stall.runs_w,
           "on_stall.runs_w moves W of each rank by itself, and ranks that share stages need one "
           "order of passes; leave it false");
-      left = left.subspan(chunks);
-    }
+    });
   });
   for (std::size_t here = 0; here < memory_.size(); ++here)
     memory_[here].buffers = executor_.make_memory(executor_.ranks()[here]);
@@ -412,15 +415,6 @@ detail::run_statement pipeline<Backend>::statement_of(program_run const& of, std
 // Compares with the other pipelines of a grid what all of them need alike.
 template <backend Backend>
 void pipeline<Backend>::compare_with_grid(detail::run_statement const& stated) {
-  auto const for_each_rank = [&](auto const& work) {
-    auto left = std::span<stage_ref const>(stages_);
-    for (std::size_t here = 0; here < memory_.size(); ++here) {
-      auto const rank = executor_.ranks()[here];
-      auto const chunks = plan_.problem().placement().stages_of(rank).size();
-      work(here, rank, left.first(chunks), detail::grid_of<Backend>(executor_, rank));
-      left = left.subspan(chunks);
-    }
-  };
   if (!std::exchange(has_compared_plans_, true))
     for_each_rank(
         [&](auto, int rank, auto, rank_grid& grid) { detail::compare_plans(plan_, rank, grid); });
