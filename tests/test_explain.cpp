@@ -11,6 +11,7 @@
 #include <zbpp/policy/stp.hpp>
 #include <zbpp/policy/zb_v.hpp>
 #include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/catch.hpp>
@@ -24,6 +25,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
@@ -403,6 +405,77 @@ TEST_CASE("under noise all parts add up, and gains are those of a step without i
           timed.end += 123;
         }
       CHECK(explain(planned, later) == found);
+    }
+  }
+}
+
+TEST_CASE("gaps between passes, as threads have, change no more than their sum", "[explain]") {
+  for (int trial = 0; trial < test::thinned(12, 6); ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto costs = even;
+    for (auto* const time : {&costs.forward, &costs.backward_input, &costs.backward_weight})
+      *time *= 1000;
+    costs.overlapped = 150'000;
+    int const ranks = 3 + trial % 2;
+    ticks const transfer = trial % 3 == 0 ? 0 : 5000;
+    for (auto const& planned :
+         {make_plan(zb_h1{}, problem(placement::linear(ranks), 9, costs, transfer)),
+          make_plan(one_f_one_b{}, problem(placement::linear(ranks), 9, costs, transfer)),
+          make_plan(zb_v{}, problem(placement::v_shape(ranks), 9, costs, transfer)),
+          make_plan(stp{}, problem(placement::v_shape(ranks), 12, costs, transfer))}) {
+      INFO(planned.policy() << ", " << ranks << " ranks, messages of " << transfer);
+      virtual_noise noise{.pass_time = [&](int rank, pass const&, ticks stated) {
+        return rank == trial % ranks ? stated * 3 / 2 : stated;
+      }};
+      auto const plain = explained(planned, measured_with(planned, noise));
+      ticks gaps = 0;
+      noise.late_start = [&](int, pass const&) {
+        auto const gap = random.integer(1, 1000);
+        gaps += gap;
+        return gap;
+      };
+      auto const step = recorded_with(planned, noise);
+      for (auto const& found : {explained(planned, step.measured), explained(planned, step)}) {
+        auto const is_near = [&](ticks a, ticks b) { return std::abs(a - b) <= gaps; };
+        CHECK(is_near(found.message_gain, plain.message_gain));
+        CHECK(found.host_gain <= gaps);
+        for (std::size_t r = 0; r < found.ranks.size(); ++r) {
+          auto const& with = found.ranks[r];
+          auto const& without = plain.ranks[r];
+          CHECK(with.work == without.work);
+          CHECK(with.longer == without.longer);
+          CHECK(is_near(with.gain, without.gain));
+          // Of the two messages of a pair, another one may be the last.
+          if (planned.policy() == "STP") continue;
+          CHECK(is_near(with.messages, without.messages));
+          CHECK(is_near(with.bubble, without.bubble));
+          for (std::size_t other = 0; other < with.for_rank.size(); ++other)
+            CHECK(is_near(with.for_rank[other], without.for_rank[other]));
+          CHECK(with.host + with.taken_late <= gaps);
+        }
+        // A wait for a message is one for its rank, but for the time of the message.
+        for (auto const& p : found.critical)
+          if (p.cause == wait_cause::message) CHECK(p.waited <= transfer + gaps);
+      }
+    }
+  }
+}
+
+TEST_CASE("on threads a record splits waits, and moves none from rank to rank", "[explain]") {
+  auto const planned = make_plan(zb_h1{}, problem(placement::linear(3), 12, even, 0));
+  std::vector<test::plain_flow> stages(3);
+  pipeline pipe{planned, threads{.records_messages = true}, stages};
+  for (int i = 0; i < 20; ++i) {
+    auto const& result = pipe.step();
+    recorded_step const step{result.measured, result.messages};
+    auto const with = explained(planned, step);
+    auto const without = explained(planned, step.measured);
+    for (std::size_t r = 0; r < 3; ++r) {
+      CHECK(with.ranks[r].for_rank == without.ranks[r].for_rank);
+      auto const rest = [](rank_account const& account) {
+        return account.sent_late + account.messages + account.taken_late + account.host;
+      };
+      CHECK(rest(with.ranks[r]) == rest(without.ranks[r]));
     }
   }
 }
