@@ -14,6 +14,10 @@
 #include <zbpp/runtime/step_result.hpp>
 #include <zbpp/runtime/training.hpp>
 
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -53,14 +57,14 @@ class adaptive_pipeline {
   /// @throws error as `pipeline::step`; (bad_argument) when not all ranks run in this process, and
   ///         nothing gathers what they took
   step_result const& step() {
-    if (is_new_ || runner_.runs_count()) run_usual();
+    if (is_new() || runner_.runs_count()) run_usual();
     auto const& result = runner_.current().step();
     for (int rank = 0; rank < result.measured.ranks(); ++rank)
       detail::require(
           gathers_ || !result.measured[rank].empty(),
           "adaptive_pipeline: not all ranks run in this process; set replan_settings::gather, such "
           "as to what asio::gather_timeline gives, on all ranks");
-    is_new_ = replanner_.after_step(result.measured).has_value();
+    static_cast<void>(replanner_.after_step(result.measured));
     return result;
   }
 
@@ -90,13 +94,23 @@ class adaptive_pipeline {
   [[nodiscard]] replanner const& planner() const noexcept { return replanner_; }
 
  private:
+  // Whether the plan of the replanner has not run yet. Asked of it rather than remembered: what it
+  // calls may throw.
+  [[nodiscard]] bool is_new() const { return planned() != seen_; }
+  // How many plans it has given so far, those that came back among them.
+  [[nodiscard]] std::ptrdiff_t planned() const {
+    auto const& all = replanner_.switches();
+    return std::ssize(all) + std::ranges::count(all, true, &plan_switch::is_taken_back);
+  }
   void run_usual() {
-    auto const is_new = std::exchange(is_new_, false);
+    bool const was_new = is_new();
+    seen_ = planned();
     try {
       runner_.run(replanner_.current());
-    } catch (error const& refused) {
-      if (!is_new || !runner_.is_running()) throw;
-      replanner_.refuse_plan(refused.what());
+    } catch (...) {
+      if (!was_new || !runner_.is_running()) throw;
+      ++seen_;  // the old plan has come back
+      replanner_.refuse_plan(detail::text_of(std::current_exception()));
       if (runner_.runs_count()) runner_.run(replanner_.current());
     }
   }
@@ -104,7 +118,7 @@ class adaptive_pipeline {
   replanner replanner_;
   bool gathers_;  // what ranks of other processes took
   detail::plan_runner<Backend> runner_;
-  bool is_new_ = false;  // the plan of the replanner has not run yet
+  std::ptrdiff_t seen_ = 0;  // how many of its plans have run
 };
 
 template <class Backend, class Stages>

@@ -302,7 +302,7 @@ step_result const& pipeline<Backend>::evaluate_for(output_callback on_output) {
   if (evaluation_ == nullptr) evaluation_ = make_run(forward_only(plan_.program()), &outputs_);
   auto hand_out = [&](evaluation_output const& output) {
     auto const called = calls_.call_back();
-    on_output(output);
+    detail::named_call("on_output", {}, [&] { on_output(output); });
   };
   outputs_ = on_output ? output_callback(hand_out) : output_callback();
   execute(*evaluation_, 1);

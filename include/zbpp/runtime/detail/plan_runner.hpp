@@ -47,19 +47,19 @@ class plan_runner {
   }
 
   /// Runs another plan from the next step on. The pipeline before gives its memory back first.
-  /// @throws error when the pipeline cannot be made; then the plan before goes on
+  /// @throws what the pipeline throws that cannot be made; then the plan before goes on
   void run(plan const& next) {
     auto const state = current().state();
     auto const before = pipeline_->planned();
     pipeline_.reset();
     try {
       pipeline_ = make(next);
-    } catch (error const&) {
+    } catch (...) {
       auto const refused = std::current_exception();
       try {
         pipeline_ = make(before);
         pipeline_->resume(state);
-      } catch (error const&) {  // for the same reason, such as a run of processes that is over
+      } catch (...) {  // for the same reason, such as a run of processes that is over
         pipeline_.reset();
         std::rethrow_exception(refused);
       }

@@ -158,17 +158,6 @@ class in_process_link final : public group_link {
   std::vector<in_process_link*> members_;
 };
 
-/// @return what an exception tells
-[[nodiscard]] ZBPP_INLINE std::string text_of(std::exception_ptr const& thrown) {
-  try {
-    std::rethrow_exception(thrown);
-  } catch (std::exception const& e) {
-    return text_of(e);
-  } catch (...) {
-    return "an unknown reason";
-  }
-}
-
 /// @return whether an exception says that another pipeline failed
 [[nodiscard]] ZBPP_INLINE bool is_of_peer(std::exception_ptr const& thrown) {
   try {
