@@ -15,6 +15,7 @@
 #include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/catch.hpp>
+#include <support/checked_model.hpp>
 #include <support/plain_flow.hpp>
 #include <support/plan_grid.hpp>
 #include <support/random_problem.hpp>
@@ -26,6 +27,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -70,6 +72,16 @@ plan planned_pairs() {
   costs.overlapped = 150;
   return make_plan(stp{}, problem(placement::v_shape(3), 9, costs, 5));
 }
+
+// A stage whose optimizer step takes some time.
+struct updating_flow : test::plain_flow {
+  ticks took = 0;
+
+  void update(pass_context) {
+    auto const begin = threads::pass_observer::clock();
+    for (int i = 0; i < 1000; ++i) took = threads::pass_observer::clock() - begin;
+  }
+};
 
 // What holds for each explanation.
 void check_sums(explanation const& found, timeline const& measured) {
@@ -477,6 +489,65 @@ TEST_CASE("on threads a record splits waits, and moves none from rank to rank", 
       };
       CHECK(rest(with.ranks[r]) == rest(without.ranks[r]));
     }
+  }
+}
+
+// Runs steps of a plan whose stages take optimizer steps of 3000, and checks that these are found.
+// Returns on how many ranks some are between passes.
+template <class Stages>
+int check_optimizer_steps(plan const& planned, Stages&& stages) {
+  int between_passes = 0;
+  pipeline pipe{planned, virtual_time{}, stages};
+  for (int step = 0; step < 3; ++step) {
+    auto const& result = pipe.step();
+    auto const found = explain(planned, result.measured, {.ranks = result.ranks});
+    check_sums(found, result.measured);
+    ticks last = 0;
+    for (int rank = 0; rank < 3; ++rank) {
+      auto const& account = found.ranks[detail::index(rank)];
+      auto const ended = result.ranks[detail::index(rank)].ended;
+      auto const own = 3000 * std::ssize(planned.problem().placement().stages_of(rank));
+      CHECK(account.optimizer >= own);
+      CHECK(account.host == 0);
+      if (ended - result.measured[rank].back().end < own) ++between_passes;
+      last = std::max(last, ended);
+    }
+    CHECK(found.measured == last - result.measured[0].front().start);
+    CHECK(found.host_gain == 0);
+  }
+  return between_passes;
+}
+
+TEST_CASE("optimizer steps are in the account, whoever takes them", "[explain]") {
+  auto costs = test::checked::costs();
+  costs.optimizer_step = 3000;
+  int between_passes = 0;
+  for (auto const& placement : {placement::linear(3), placement::v_shape(3)})
+    for (auto const kind :
+         {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated}) {
+      problem const problem(placement, 9, costs, 5);
+      auto const planned = placement.stages() == 3 ? make_plan(zb_h1{}, problem, {.step = kind})
+                                                   : make_plan(zb_v{}, problem, {.step = kind});
+      INFO(planned.policy() << ", kind " << static_cast<int>(kind));
+      test::checked::model all({.stages = problem.stages()});
+      between_passes += check_optimizer_steps(planned, all.stages());
+      if (kind != step_kind::unchecked) continue;
+      std::vector<updating_flow> updating(detail::index(problem.stages()));
+      between_passes += check_optimizer_steps(planned, updating);
+    }
+  CHECK(between_passes > 0);
+}
+
+TEST_CASE("on threads a step lasts until its last update has ended", "[explain]") {
+  auto const planned =
+      make_plan(zb_h1{}, problem(placement::linear(3), 9, even, 0), {.step = step_kind::unchecked});
+  std::vector<updating_flow> stages(3);
+  pipeline pipe{planned, threads{}, stages};
+  for (int step = 0; step < 10; ++step) {
+    auto const& result = pipe.step();
+    auto const found = explain(planned, result.measured, {.ranks = result.ranks});
+    check_sums(found, result.measured);
+    for (std::size_t r = 0; r < 3; ++r) CHECK(found.ranks[r].optimizer >= stages[r].took);
   }
 }
 

@@ -272,6 +272,9 @@ class engine {
       if (i.frees_slot) flows_.free_slot(i);
     }
     state_ = run_state::between_steps;
+    if constexpr (!completes_passes<PassObserver>)  // whose clock is planned
+      if (auto* const ended = run_.places_of(step_).ended; ended != nullptr)
+        *ended = observer_.reach(0);
     if (agreement_.part() != nullptr) agreement_.part()->end_step();
     agreement_.tell_judged();
     if (!is_last_step()) end_step();

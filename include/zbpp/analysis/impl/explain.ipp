@@ -229,7 +229,7 @@ explain(plan const& planned, timeline const& measured, explain_options const& op
   std::vector<ticks> optimizer(index(step.ranks()), 0);
   for (std::size_t r = 0; r < options.ranks.size(); ++r) {
     auto const& update = options.ranks[r];
-    auto const done = std::max(update.stepped, update.validated) - step.begin();
+    auto const done = std::max({update.stepped, update.validated, update.ended}) - step.begin();
     optimizer[r] = std::max<ticks>(done - step.nodes(static_cast<int>(r)).back().end, 0);
     found.measured = std::max(found.measured, done);
   }

@@ -192,6 +192,33 @@ ZBPP_INLINE void check_ranks(
   return all;
 }
 
+/// Collects what all ranks did for the optimizer step.
+/// @param measured  the passes of all ranks, on one clock
+ZBPP_INLINE std::vector<rank_update> gather_updates(
+    rendezvous& meeting,
+    timeline const& measured,
+    step_result const& own,
+    pipeline_ranks const& among) {
+  constexpr std::array times{
+      &rank_update::measured, &rank_update::stepped, &rank_update::validated, &rank_update::ended};
+  auto const own_rank = among.in_pipeline(meeting.rank());
+  auto const update = own.ranks.empty() ? rank_update{} : own.ranks[zbpp::detail::index(own_rank)];
+  wire_writer to;
+  to.put(own.measured[own_rank].front().start).put(update.is_early);
+  for (auto const time : times) to.put(update.*time);
+  auto const parts = meeting.all_gather(to.bytes());
+  std::vector<rank_update> all(zbpp::detail::index(measured.ranks()));
+  for (int rank = 0; rank < measured.ranks(); ++rank) {
+    wire_reader from(parts[zbpp::detail::index(among.in_run(rank))]);
+    auto& found = all[zbpp::detail::index(rank)];
+    auto const shift = measured[rank].front().start - from.get<ticks>();
+    found.is_early = from.get<bool>();
+    for (auto const time : times)  // what is not known stays 0
+      if (auto const known = from.get<ticks>(); known != 0) found.*time = known + shift;
+  }
+  return all;
+}
+
 }  // namespace detail
 
 ZBPP_INLINE timeline gather_timeline(
@@ -206,12 +233,14 @@ ZBPP_INLINE gathered_step gather_step(
   gathered_step all{
       detail::gather_passes(meeting, planned.schedule(), own.measured, among),
       detail::gather_messages(meeting, planned.program(), own.messages, among),
+      {},
       {}};
   if (all.messages.size() > 0)
     all.clocks = align_clocks(all.measured, all.messages);
   else
     align_clocks(all.measured, planned.problem().placement());
   from_first_start(all.measured, all.messages);
+  all.ranks = detail::gather_updates(meeting, all.measured, own, among);
   return all;
 }
 
