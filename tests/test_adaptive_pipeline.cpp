@@ -102,6 +102,37 @@ TEST_CASE("a slow rank leads to another order, which takes what was foreseen", "
   CHECK(says(lines, "the new plan saved"));
 }
 
+TEST_CASE("noise on what is stated is added once, whatever plan runs", "[adaptive]") {
+  // As docs/explaining.md has it, of what the problem states.
+  virtual_noise const noise{
+      .pass_time =
+          [](int rank, pass const&, ticks stated) { return rank == 0 ? stated * 3 / 2 : stated; },
+      .message_time = [](int, ticks stated) { return stated * 2; }};
+  for (bool const moves : {false, true}) {
+    auto const first = zb_h1_plan(4, 12);
+    std::vector<std::string> lines;
+    auto settings = at_once(lines);
+    settings.moves_stages = moves;
+    std::vector<test::plain_flow> stages(4);
+    adaptive_pipeline pipe{first, virtual_time{noise}, stages, settings};
+    std::vector<ticks> took;
+    for (int step = 0; step < 60; ++step) {
+      auto const& measured = (step % 20 == 19 ? pipe.step(5) : pipe.step()).measured;
+      if (step % 20 != 19) took.push_back(cost(measured));
+      for (int rank = 0; rank < 4; ++rank)
+        for (auto const& timed : measured[rank]) {
+          auto const stated = first.problem().costs(timed.pass.stage).of(timed.pass.kind);
+          CHECK(timed.end - timed.start == (rank == 0 ? stated * 3 / 2 : stated));
+        }
+    }
+    if (moves) continue;  // a stage of one rank has nowhere to go
+    REQUIRE(pipe.switches().size() == 1);
+    CHECK_FALSE(pipe.switches().front().is_taken_back);
+    CHECK(took.back() < took.front());
+    CHECK(took.back() == pipe.switches().front().after);
+  }
+}
+
 TEST_CASE("without a change of costs the plan stays", "[adaptive]") {
   std::vector<std::string> lines;
   std::vector<test::plain_flow> stages(3);

@@ -327,15 +327,14 @@ arena_usage const& pipeline<Backend>::memory(int rank) const {
 template <backend Backend>
 std::unique_ptr<detail::program_run<Backend>> pipeline<Backend>::make_run(
     program code, output_callback const* outputs) {
+  auto const& timed = [&]() -> problem const& {
+    if constexpr (states_times<Backend>)
+      return executor_.stated();
+    else
+      return plan_.problem();
+  }();
   return std::make_unique<program_run>(
-      executor_,
-      plan_.problem(),
-      std::move(code),
-      stages_,
-      memory_,
-      on_stall_,
-      agreements_,
-      outputs);
+      executor_, timed, std::move(code), stages_, memory_, on_stall_, agreements_, outputs);
 }
 
 template <backend Backend>

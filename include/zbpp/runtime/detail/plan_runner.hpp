@@ -35,8 +35,11 @@ class plan_runner {
       : backend_(std::move(backend)),
         stages_(std::move(stages)),
         training_(training),
-        counts_(std::move(counts)),
-        pipeline_(make(first)) {}
+        counts_(std::move(counts)) {
+    if constexpr (states_times<Backend>)
+      if (!backend_.stated) backend_.stated = first.problem();
+    pipeline_ = make(first);
+  }
 
   /// @throws error (bad_argument) when neither another plan nor the one before could run
   [[nodiscard]] pipeline<Backend>& current() {
