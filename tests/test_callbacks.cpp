@@ -151,7 +151,7 @@ TEST_CASE("an error of a callback keeps its type", "[callbacks]") {
     }
     CHECK(refusal(errc::pass_failed, [&] {
             pipe.run(2, [](step_result const&) { throw 7; });
-          }) == "rank 0: on_step threw: an unknown reason");
+          }) == "rank 0: on_step threw: failed for an unknown reason");
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -47,10 +48,12 @@ ZBPP_INLINE std::string text_of(std::exception const& thrown) {
 ZBPP_INLINE std::string text_of(std::exception_ptr const& thrown) {
   try {
     std::rethrow_exception(thrown);
+  } catch (std::bad_alloc const&) {
+    return "out of memory";
   } catch (std::exception const& known) {
     return text_of(known);
   } catch (...) {
-    return "an unknown reason";
+    return "failed for an unknown reason";
   }
 }
 

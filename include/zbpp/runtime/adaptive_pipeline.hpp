@@ -5,6 +5,7 @@
 
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/plans_by_count.hpp>
 #include <zbpp/planner/replanner.hpp>
 #include <zbpp/runtime/backend.hpp>
@@ -16,8 +17,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <iterator>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,6 +31,9 @@ namespace zbpp {
 /// this process, or `replan_settings::gather` says what those of others took, and all processes
 /// make the same calls. Losses and weights are to the bit those of a pipeline that keeps its plan.
 ///
+/// In a grid, pipelines that run one plan decide together, by the step of the slowest, and change
+/// it after the same step; all of them are adaptive, with the same settings.
+///
 /// A new plan begins between two steps: the pipeline is made anew for the same stages, with its
 /// training state. Where that fails, the old plan runs on, and `on_report` says so; with one
 /// process per rank the run is over, as after each failure.
@@ -35,7 +42,9 @@ class adaptive_pipeline {
  public:
   /// @param stages   as for `pipeline`; they must outlive it
   /// @param training  of optimizer steps
-  /// @throws error as the constructors of `pipeline` and `replanner`
+  /// @throws error as the constructors of `pipeline` and `replanner`; (bad_argument) when searches
+  ///         run in the background, or stages move, in a grid whose pipelines run one plan;
+  ///         (no_agreement) when these have other settings
   template <class Stages>
   adaptive_pipeline(
       plan const& first,
@@ -43,22 +52,22 @@ class adaptive_pipeline {
       Stages&& stages,
       replan_settings settings = {},
       training_options const& training = {})
-      : replanner_(first, settings),
-        gathers_(static_cast<bool>(settings.gather)),
-        runner_(
+      : gathers_(static_cast<bool>(settings.gather)),
+        runner_(std::make_unique<detail::plan_runner<Backend>>(
             first,
             std::move(backend),
             detail::refer_to<Stages>(stages),
             training,
-            plans_by_count(settings.search, settings.program)) {}
+            plans_by_count(settings.search, settings.program))),
+        replanner_(first, together(*runner_, std::move(settings))) {}
 
   /// Runs a step, and decides which plan the next one runs.
   /// @return its result, which the next step overwrites
   /// @throws error as `pipeline::step`; (bad_argument) when not all ranks run in this process, and
   ///         nothing gathers what they took
   step_result const& step() {
-    if (is_new() || runner_.runs_count()) run_usual();
-    auto const& result = runner_.current().step();
+    if (is_new() || runner_->runs_count()) run_usual();
+    auto const& result = runner_->current().step();
     for (int rank = 0; rank < result.measured.ranks(); ++rank)
       detail::require(
           gathers_ || !result.measured[rank].empty(),
@@ -76,16 +85,16 @@ class adaptive_pipeline {
   step_result const& step(int microbatches) {
     auto const& usual = replanner_.current().problem();
     if (microbatches == usual.microbatches()) return step();
-    runner_.run(usual, microbatches);
-    return runner_.current().step();
+    runner_->run(usual, microbatches);
+    return runner_->current().step();
   }
   /// Searches the plan of another number of microbatches now, so that no step has to wait for it.
   /// @throws error as `plans_by_count::plan_for`
-  void prepare(int microbatches) { runner_.prepare(replanner_.current().problem(), microbatches); }
+  void prepare(int microbatches) { runner_->prepare(replanner_.current().problem(), microbatches); }
 
   /// @return the pipeline that runs now, to evaluate, save and resume; a step that may switch plans
   ///         makes another one
-  [[nodiscard]] pipeline<Backend>& current() { return runner_.current(); }
+  [[nodiscard]] pipeline<Backend>& current() { return runner_->current(); }
   /// @return every switch so far
   [[nodiscard]] std::vector<plan_switch> const& switches() const noexcept {
     return replanner_.switches();
@@ -94,6 +103,43 @@ class adaptive_pipeline {
   [[nodiscard]] replanner const& planner() const noexcept { return replanner_; }
 
  private:
+  // Lets the pipelines of a grid that run one plan decide by one measured step.
+  [[nodiscard]] static replan_settings together(
+      detail::plan_runner<Backend>& runner, replan_settings settings) {
+    bool const has_partners = runner.has_partners();
+    if (!has_partners && !settings.gather) return settings;
+    if (has_partners) {
+      detail::require(
+          !settings.in_background && !settings.moves_stages,
+          "replan_settings: pipelines of a grid that run one plan change it together, after the "
+          "same step, and stages stay on their ranks; set in_background and moves_stages to false");
+      runner.compare(to_text(settings));
+    }
+    settings.gather = [&runner, own = std::move(settings.gather), has_partners](
+                          plan const& running, timeline const& measured) {
+      auto line = measured;
+      try {
+        if (own) line = detail::named_call("gather", {}, [&] { return own(running, measured); });
+      } catch (...) {
+        if (has_partners) runner.fail(std::current_exception());
+        throw;
+      }
+      return runner.longest(std::move(line));
+    };
+    return settings;
+  }
+  // What decides, in a line.
+  [[nodiscard]] static std::string to_text(replan_settings const& s) {
+    std::string text = "first_steps, window, least_steps";
+    for (std::int64_t const n :
+         {std::int64_t{s.first_steps}, std::int64_t{s.window}, s.least_steps})
+      text += " " + std::to_string(n);
+    text += "; band, least_gain, message_quantile, search.seconds";
+    for (double const x : {s.band, s.least_gain, s.message_quantile, s.search.seconds})
+      text += " " + std::to_string(x);
+    return text;
+  }
+
   // Whether the plan of the replanner has not run yet. Asked of it rather than remembered: what it
   // calls may throw.
   [[nodiscard]] bool is_new() const { return planned() != seen_; }
@@ -106,18 +152,18 @@ class adaptive_pipeline {
     bool const was_new = is_new();
     seen_ = planned();
     try {
-      runner_.run(replanner_.current());
+      runner_->run(replanner_.current());
     } catch (...) {
-      if (!was_new || !runner_.is_running()) throw;
+      if (!was_new || !runner_->is_running()) throw;
       ++seen_;  // the old plan has come back
       replanner_.refuse_plan(detail::text_of(std::current_exception()));
-      if (runner_.runs_count()) runner_.run(replanner_.current());
+      if (runner_->runs_count()) runner_->run(replanner_.current());
     }
   }
 
-  replanner replanner_;
   bool gathers_;  // what ranks of other processes took
-  detail::plan_runner<Backend> runner_;
+  std::unique_ptr<detail::plan_runner<Backend>> runner_;
+  replanner replanner_;
   std::ptrdiff_t seen_ = 0;  // how many of its plans have run
 };
 

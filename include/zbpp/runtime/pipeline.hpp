@@ -37,6 +37,13 @@
 
 namespace zbpp {
 
+namespace detail {
+
+template <backend Backend>
+class plan_runner;
+
+}  // namespace detail
+
 /// Runs the steps of a plan.
 ///
 /// One call at a time: one that comes while another runs, from a callback, a flow or another
@@ -164,6 +171,7 @@ class pipeline {
 
  private:
   friend class started_step<pipeline>;
+  friend class detail::plan_runner<Backend>;
   using program_run = detail::program_run<Backend>;
   using step_callback = detail::callback<step_result, after_step>;
   using output_callback = detail::callback<evaluation_output>;

@@ -192,30 +192,22 @@ ZBPP_INLINE void check_ranks(
   return all;
 }
 
-/// Collects what all ranks did for the optimizer step.
+/// Collects when all ranks were done with a step; 0 where that is not known.
 /// @param measured  the passes of all ranks, on one clock
-ZBPP_INLINE std::vector<rank_update> gather_updates(
+[[nodiscard]] ZBPP_INLINE std::vector<rank_update> gather_ends(
     rendezvous& meeting,
     timeline const& measured,
     step_result const& own,
     pipeline_ranks const& among) {
-  constexpr std::array times{
-      &rank_update::measured, &rank_update::stepped, &rank_update::validated, &rank_update::ended};
+  using zbpp::detail::index;
   auto const own_rank = among.in_pipeline(meeting.rank());
-  auto const update = own.ranks.empty() ? rank_update{} : own.ranks[zbpp::detail::index(own_rank)];
-  wire_writer to;
-  to.put(own.measured[own_rank].front().start).put(update.is_early);
-  for (auto const time : times) to.put(update.*time);
-  auto const parts = meeting.all_gather(to.bytes());
-  std::vector<rank_update> all(zbpp::detail::index(measured.ranks()));
-  for (int rank = 0; rank < measured.ranks(); ++rank) {
-    wire_reader from(parts[zbpp::detail::index(among.in_run(rank))]);
-    auto& found = all[zbpp::detail::index(rank)];
-    auto const shift = measured[rank].front().start - from.get<ticks>();
-    found.is_early = from.get<bool>();
-    for (auto const time : times)  // what is not known stays 0
-      if (auto const known = from.get<ticks>(); known != 0) found.*time = known + shift;
-  }
+  auto const ended = own.ranks.empty() ? 0 : own.ranks[index(own_rank)].ended;
+  auto const took = ended == 0 ? 0 : ended - own.measured[own_rank].front().start;
+  auto const parts = meeting.all_gather(wire_writer().put(took).bytes());
+  std::vector<rank_update> all(index(measured.ranks()));
+  for (int rank = 0; rank < measured.ranks(); ++rank)
+    if (auto const of = wire_reader(parts[index(among.in_run(rank))]).get<ticks>(); of > 0)
+      all[index(rank)].ended = measured[rank].front().start + of;
   return all;
 }
 
@@ -240,7 +232,7 @@ ZBPP_INLINE gathered_step gather_step(
   else
     align_clocks(all.measured, planned.problem().placement());
   from_first_start(all.measured, all.messages);
-  all.ranks = detail::gather_updates(meeting, all.measured, own, among);
+  all.ranks = detail::gather_ends(meeting, all.measured, own, among);
   return all;
 }
 

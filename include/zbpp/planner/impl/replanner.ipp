@@ -213,8 +213,7 @@ class replanner::watch {
     if (filled_ < detail::index(settings_.window)) return std::nullopt;
     filled_ = 0;
     if (settings_.gather)
-      for (auto& step : steps_)
-        step = detail::named_call("gather", {}, [&] { return settings_.gather(current_, step); });
+      for (auto& step : steps_) step = settings_.gather(current_, step);
     auto const took = median_cost();
     measured_ = costs_and_messages_from(steps_, current_.problem(), settings_.message_quantile);
     if (is_on_trial_) {

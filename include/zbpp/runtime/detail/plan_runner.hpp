@@ -7,14 +7,21 @@
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/plans_by_count.hpp>
 #include <zbpp/runtime/backend.hpp>
+#include <zbpp/runtime/group.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/training.hpp>
 
+#include <cstddef>
+#include <cstring>
 #include <exception>
 #include <memory>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -72,6 +79,50 @@ class plan_runner {
     runs_count_ = false;
   }
 
+  /// @return whether other pipelines of a grid run the same plan, and wait for this one
+  [[nodiscard]] bool has_partners() {
+    bool has_some = false;
+    for_each_partner([&](group&) { has_some = true; });
+    return has_some;
+  }
+  /// Compares a text with that of the partners. A collective call, as the next one.
+  /// @throws error (no_agreement) when theirs is another one
+  void compare(std::string const& own) {
+    for_each_partner([&](group& partners) {
+      for (auto const& bytes : exchanged(partners, std::as_bytes(std::span(own)))) {
+        std::string const other(reinterpret_cast<char const*>(bytes.data()), bytes.size());
+        if (other != own)
+          throw error(
+              errc::no_agreement,
+              "replan_settings of pipelines of a grid, which change their plan together, are " +
+                  own + " here and " + other + " elsewhere; give all the same");
+      }
+    });
+  }
+  /// @return of the steps that the partners measured, the longest: the others wait for it
+  /// @throws error (no_agreement) when they ran other passes
+  [[nodiscard]] timeline longest(timeline own) {
+    for_each_partner([&](group& partners) {
+      for (auto const& bytes : exchanged(partners, std::as_bytes(own.all()))) {
+        auto other = own;
+        if (bytes.size() != own.all().size_bytes())
+          throw error(errc::no_agreement, "pipelines of a grid ran different numbers of passes");
+        auto const* from = bytes.data();
+        for (int rank = 0; rank < other.ranks(); ++rank) {
+          auto const to = other[rank];
+          std::memcpy(to.data(), std::exchange(from, from + to.size_bytes()), to.size_bytes());
+        }
+        if (cost(other) > cost(own)) own = std::move(other);
+      }
+    });
+    return own;
+  }
+  /// Ends the steps of the partners, which would wait for this pipeline.
+  void fail(std::exception_ptr const& why) {
+    for (int const rank : current().executor_.ranks())
+      grid_of<Backend>(current().executor_, rank).fail(why);
+  }
+
   /// Finds the plan for a number of microbatches, and keeps it.
   void prepare(problem const& usual, int microbatches) {
     static_cast<void>(counts_.plan_for(usual, microbatches));
@@ -88,6 +139,22 @@ class plan_runner {
   [[nodiscard]] bool runs_count() const noexcept { return runs_count_; }
 
  private:
+  using parts = std::vector<std::vector<std::byte>>;
+
+  // All ranks of a pipeline have the partners of its first one.
+  template <class Visit>
+  void for_each_partner(Visit const& visit) {
+    auto& executor = current().executor_;
+    auto& grid = grid_of<Backend>(executor, executor.ranks().front());
+    bool const reduces = reduces_gradients(current().planned().program());
+    for (auto* const partners : {&grid.tensor(), reduces ? &grid.data() : &grid.expert()})
+      if (partners->size() > 1) visit(*partners);
+  }
+  [[nodiscard]] static parts exchanged(group& partners, std::span<std::byte const> own) {
+    parts all;
+    partners.exchange(own, all);
+    return all;
+  }
   [[nodiscard]] std::unique_ptr<pipeline<Backend>> make(plan const& planned) {
     return std::make_unique<pipeline<Backend>>(planned, backend_, stages_, training_);
   }

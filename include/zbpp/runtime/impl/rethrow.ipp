@@ -9,7 +9,6 @@
 #include <zbpp/runtime/detail/rethrow.hpp>
 
 #include <exception>
-#include <new>
 #include <string>
 
 namespace zbpp::detail {
@@ -27,12 +26,8 @@ ZBPP_INLINE void rethrow_located(failure const& failed) {
   } catch (error& e) {
     e.locate(failed.location);
     throw;
-  } catch (std::bad_alloc const&) {
-    std::throw_with_nested(wrap(failed, "out of memory"));
-  } catch (std::exception const& e) {
-    std::throw_with_nested(wrap(failed, text_of(e)));
   } catch (...) {
-    std::throw_with_nested(wrap(failed, "failed for an unknown reason"));
+    std::throw_with_nested(wrap(failed, text_of(failed.exception)));
   }
 }
 
