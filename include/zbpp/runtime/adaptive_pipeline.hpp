@@ -106,7 +106,7 @@ class adaptive_pipeline {
   // Lets the pipelines of a grid that run one plan decide by one measured step.
   [[nodiscard]] static replan_settings together(
       detail::plan_runner<Backend>& runner, replan_settings settings) {
-    bool const has_partners = runner.has_partners();
+    bool const has_partners = !runner.partners().empty();
     if (!has_partners && !settings.gather) return settings;
     if (has_partners) {
       detail::require(

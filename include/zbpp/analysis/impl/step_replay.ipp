@@ -232,38 +232,36 @@ ZBPP_INLINE void step_replay::find_waits() {
   auto const channel = [&](replay_node const& node, replay_input const& input) -> ticks& {
     return longer(nodes_[index(input.from)].rank, node.rank);
   };
+  // The input that is there last, and behind the rank; with when that is.
+  auto const last_of = [&](replay_node const& node, auto const& time_of) {
+    std::pair last(-1, free_before(node));
+    for (int i = 0; i < 2; ++i)
+      if (auto const& input = node.inputs[index(i)]; input.from >= 0)
+        if (auto const there = nodes_[index(input.from)].end + time_of(node, input);
+            there > last.second)
+          last = {i, there};
+    return last;
+  };
   for (auto const& node : nodes_) {
-    auto latest = free_before(node);
-    replay_input const* last = nullptr;
-    for (auto const& input : node.inputs) {
-      if (input.from < 0 || nodes_[index(input.from)].end + input.stated <= latest) continue;
-      latest = nodes_[index(input.from)].end + input.stated;
-      last = &input;
-    }
-    if (last == nullptr) continue;
-    auto& least = channel(node, *last);
-    least = std::min(least, std::max<ticks>(node.start - latest, 0));
+    auto const stated = [](auto const&, replay_input const& input) { return input.stated; };
+    auto const [last, there] = last_of(node, stated);
+    if (last < 0) continue;
+    auto& least = channel(node, node.inputs[index(last)]);
+    least = std::min(least, std::max<ticks>(node.start - there, 0));
   }
+  auto const time_of = [&](replay_node const& node, replay_input const& input) {
+    auto const least = channel(node, input);
+    return input.stated + (least == unknown ? 0 : least);
+  };
   for (auto& node : nodes_) {
-    auto ready = free_before(node);
-    auto const waited = node.start - ready;
-    for (int i = 0; i < 2; ++i) {
-      auto& input = node.inputs[index(i)];
-      if (input.from < 0) continue;
-      auto const made = nodes_[index(input.from)].end;
-      auto const least = channel(node, input);
-      auto const took = input.stated + (least == unknown ? 0 : least);
-      input.took = std::min(took, node.start - made);
-      if (waited == 0 || made + took <= ready) continue;
-      ready = made + took;
-      node.awaited = i;
-    }
-    if (node.awaited < 0) {
-      node.late = waited;
-    } else {
-      auto& input = node.inputs[index(node.awaited)];
-      input.took = node.start - nodes_[index(input.from)].end;
-    }
+    auto const waited = node.start - free_before(node);
+    if (waited > 0) node.awaited = last_of(node, time_of).first;
+    if (node.awaited < 0) node.late = waited;
+    for (int i = 0; i < 2; ++i)
+      if (auto& input = node.inputs[index(i)]; input.from >= 0) {
+        auto const most = node.start - nodes_[index(input.from)].end;
+        input.took = i == node.awaited ? most : std::min(time_of(node, input), most);
+      }
   }
 }
 

@@ -13,6 +13,7 @@
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/group.hpp>
 #include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/training.hpp>
 
@@ -79,17 +80,20 @@ class plan_runner {
     runs_count_ = false;
   }
 
-  /// @return whether other pipelines of a grid run the same plan, and wait for this one
-  [[nodiscard]] bool has_partners() {
-    bool has_some = false;
-    for_each_partner([&](group&) { has_some = true; });
-    return has_some;
+  /// @return the groups of pipelines of a grid that run one plan with this one, and wait for it
+  [[nodiscard]] std::vector<group*> partners() {
+    auto& grid = own_grid();
+    bool const reduces = reduces_gradients(current().planned().program());
+    std::vector<group*> all{&grid.tensor(), reduces ? &grid.data() : &grid.expert()};
+    std::erase_if(all, [](group const* one) { return one->size() == 1; });
+    return all;
   }
-  /// Compares a text with that of the partners. A collective call, as the next one.
-  /// @throws error (no_agreement) when theirs is another one
+  /// Compares settings with those of the partners. A collective call, as the next one.
+  /// @throws error (no_agreement) when theirs are others
   void compare(std::string const& own) {
-    for_each_partner([&](group& partners) {
-      for (auto const& bytes : exchanged(partners, std::as_bytes(std::span(own)))) {
+    for (auto* const members : partners()) {
+      members->exchange(std::as_bytes(std::span(own)), parts_);
+      for (auto const& bytes : parts_) {
         std::string const other(reinterpret_cast<char const*>(bytes.data()), bytes.size());
         if (other != own)
           throw error(
@@ -97,16 +101,17 @@ class plan_runner {
               "replan_settings of pipelines of a grid, which change their plan together, are " +
                   own + " here and " + other + " elsewhere; give all the same");
       }
-    });
+    }
   }
   /// @return of the steps that the partners measured, the longest: the others wait for it
   /// @throws error (no_agreement) when they ran other passes
   [[nodiscard]] timeline longest(timeline own) {
-    for_each_partner([&](group& partners) {
-      for (auto const& bytes : exchanged(partners, std::as_bytes(own.all()))) {
-        auto other = own;
+    for (auto* const members : partners()) {
+      members->exchange(std::as_bytes(own.all()), parts_);
+      for (auto const& bytes : parts_) {
         if (bytes.size() != own.all().size_bytes())
           throw error(errc::no_agreement, "pipelines of a grid ran different numbers of passes");
+        auto other = own;
         auto const* from = bytes.data();
         for (int rank = 0; rank < other.ranks(); ++rank) {
           auto const to = other[rank];
@@ -114,14 +119,11 @@ class plan_runner {
         }
         if (cost(other) > cost(own)) own = std::move(other);
       }
-    });
+    }
     return own;
   }
   /// Ends the steps of the partners, which would wait for this pipeline.
-  void fail(std::exception_ptr const& why) {
-    for (int const rank : current().executor_.ranks())
-      grid_of<Backend>(current().executor_, rank).fail(why);
-  }
+  void fail(std::exception_ptr const& why) { own_grid().fail(why); }
 
   /// Finds the plan for a number of microbatches, and keeps it.
   void prepare(problem const& usual, int microbatches) {
@@ -139,21 +141,9 @@ class plan_runner {
   [[nodiscard]] bool runs_count() const noexcept { return runs_count_; }
 
  private:
-  using parts = std::vector<std::vector<std::byte>>;
-
   // All ranks of a pipeline have the partners of its first one.
-  template <class Visit>
-  void for_each_partner(Visit const& visit) {
-    auto& executor = current().executor_;
-    auto& grid = grid_of<Backend>(executor, executor.ranks().front());
-    bool const reduces = reduces_gradients(current().planned().program());
-    for (auto* const partners : {&grid.tensor(), reduces ? &grid.data() : &grid.expert()})
-      if (partners->size() > 1) visit(*partners);
-  }
-  [[nodiscard]] static parts exchanged(group& partners, std::span<std::byte const> own) {
-    parts all;
-    partners.exchange(own, all);
-    return all;
+  [[nodiscard]] rank_grid& own_grid() {
+    return grid_of<Backend>(current().executor_, current().executor_.ranks().front());
   }
   [[nodiscard]] std::unique_ptr<pipeline<Backend>> make(plan const& planned) {
     return std::make_unique<pipeline<Backend>>(planned, backend_, stages_, training_);
@@ -165,6 +155,7 @@ class plan_runner {
   plans_by_count counts_;
   std::unique_ptr<pipeline<Backend>> pipeline_;
   bool runs_count_ = false;
+  std::vector<std::vector<std::byte>> parts_;  // of the partners, for a moment
 };
 
 }  // namespace zbpp::detail
