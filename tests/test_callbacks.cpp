@@ -89,7 +89,8 @@ bool train(Backend const& backend, step_kind kind, site where, int at) {
     text = thrown.what();
     CHECK(thrown.code() == errc::pass_failed);
     CHECK_THROWS_AS(std::rethrow_if_nested(thrown), std::runtime_error);
-    CHECK(pipe.failures().size() == 1);
+    REQUIRE(pipe.failures().size() == 1);
+    CHECK(pipe.failures().front().location == thrown.location());
   }
   REQUIRE(burn.has_thrown() == !text.empty());
   if (!text.empty()) {

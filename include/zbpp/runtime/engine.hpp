@@ -20,6 +20,7 @@
 #include <zbpp/runtime/detail/frame_pool.hpp>
 #include <zbpp/runtime/detail/gradient_reduction.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
+#include <zbpp/runtime/detail/rethrow.hpp>
 #include <zbpp/runtime/detail/run_terms.hpp>
 #include <zbpp/runtime/detail/step_agreement.hpp>
 #include <zbpp/runtime/detail/tied_gradients.hpp>
@@ -178,6 +179,7 @@ class engine {
       found.location = flows_.place_of(code()[next_]);
       found.instruction = flows_.named(code()[next_]);
     }
+    detail::take_place_of_error(found);
     give_up(std::move(found));
   }
 

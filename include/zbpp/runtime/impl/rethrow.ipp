@@ -31,4 +31,15 @@ ZBPP_INLINE void rethrow_located(failure const& failed) {
   }
 }
 
+ZBPP_INLINE void take_place_of_error(failure& failed) noexcept {
+  try {
+    std::rethrow_exception(failed.exception);
+  } catch (error const& e) {
+    if (e.location().rank < 0 || e.location().position >= 0) return;
+    failed.location = e.location();
+    failed.instruction = {};
+  } catch (...) {  // it has no place
+  }
+}
+
 }  // namespace zbpp::detail
