@@ -6,10 +6,12 @@
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/runtime/in_process_grid.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/catch.hpp>
+#include <support/checked_model.hpp>
 #include <support/plain_flow.hpp>
 #include <support/refusal.hpp>
 #include <support/thinned.hpp>
@@ -100,6 +102,128 @@ TEST_CASE("a slow rank leads to another order, which takes what was foreseen", "
   CHECK(says(lines, "have left those of the plan"));
   CHECK(says(lines, "another plan runs from here"));
   CHECK(says(lines, "the new plan saved"));
+}
+
+TEST_CASE("noise on what is stated is added once, whatever plan runs", "[adaptive]") {
+  // As docs/explaining.md has it, of what the problem states.
+  virtual_noise const noise{
+      .pass_time =
+          [](int rank, pass const&, ticks stated) { return rank == 0 ? stated * 3 / 2 : stated; },
+      .message_time = [](int, ticks stated) { return stated * 2; }};
+  for (bool const moves : {false, true}) {
+    auto const first = zb_h1_plan(4, 12);
+    std::vector<std::string> lines;
+    auto settings = at_once(lines);
+    settings.moves_stages = moves;
+    std::vector<test::plain_flow> stages(4);
+    adaptive_pipeline pipe{first, virtual_time{noise}, stages, settings};
+    std::vector<ticks> took;
+    for (int step = 0; step < 60; ++step) {
+      auto const& measured = (step % 20 == 19 ? pipe.step(5) : pipe.step()).measured;
+      if (step % 20 != 19) took.push_back(cost(measured));
+      for (int rank = 0; rank < 4; ++rank)
+        for (auto const& timed : measured[rank]) {
+          auto const stated = first.problem().costs(timed.pass.stage).of(timed.pass.kind);
+          CHECK(timed.end - timed.start == (rank == 0 ? stated * 3 / 2 : stated));
+        }
+    }
+    if (moves) continue;  // a stage of one rank has nowhere to go
+    REQUIRE(pipe.switches().size() == 1);
+    CHECK_FALSE(pipe.switches().front().is_taken_back);
+    CHECK(took.back() < took.front());
+    CHECK(took.back() == pipe.switches().front().after);
+  }
+}
+
+namespace {
+
+// Two replicas, of which the second has a slow rank.
+plan plan_of_replicas() {
+  auto const alone = zb_h1_plan(3, 9).problem();
+  auto costs = std::vector(alone.all_costs().begin(), alone.all_costs().end());
+  for (auto& c : costs) c.edge = test::checked::edge;
+  return make_plan(
+      zb_h1{},
+      with_replicas(with_stages(alone, costs), {.count = 2}),
+      {.step = step_kind::unchecked});
+}
+timeline step_of_replica(plan const& running, int replica) {
+  auto const first = plan_of_replicas().problem();
+  std::vector<stage_costs> costs(first.all_costs().begin(), first.all_costs().end());
+  if (replica == 1) costs[0].forward = costs[0].backward_input = 1600;
+  return simulate(running.schedule(), with_stages(first, costs));
+}
+
+virtual_time in_grid(virtual_time, grid_place const& place) { return {.place = place}; }
+threads in_grid(threads, grid_place const& place) { return {.place = place}; }
+
+}  // namespace
+
+TEST_CASE("replicas in one process change their plan together", "[adaptive]") {
+  auto const check = [](auto backend) {
+    auto const first = plan_of_replicas();
+    std::vector<std::vector<plan_switch>> switches(2);
+    std::vector<std::vector<schedule>> ran(2);
+    std::vector<std::vector<std::uint32_t>> bits(2);
+    in_process_grid whole({.pipeline = 3, .data = 2});
+    whole.run([&](grid_place const& place) {
+      auto const here = detail::index(place.data());
+      std::vector<std::string> lines;
+      auto settings = at_once(lines);
+      settings.program = {.step = step_kind::unchecked};
+      settings.gather = [&](plan const& running, timeline const&) {
+        return step_of_replica(running, place.data());
+      };
+      test::checked::model own({.stages = 3, .first_batch = 100 * place.data()});
+      adaptive_pipeline pipe{first, in_grid(backend, place), own.stages(), settings};
+      for (int i = 0; i < 16; ++i) {
+        static_cast<void>(pipe.step());
+        ran[here].push_back(pipe.current().planned().schedule());
+      }
+      switches[here] = pipe.switches();
+      bits[here] = own.bits();
+    });
+    REQUIRE(switches[0].size() == 1);
+    CHECK_FALSE(switches[0].front().is_taken_back);
+    CHECK(switches[0] == switches[1]);
+    CHECK(ran[0] == ran[1]);
+    std::vector<std::vector<std::uint32_t>> kept(2);
+    in_process_grid same({.pipeline = 3, .data = 2});
+    same.run([&](grid_place const& place) {
+      test::checked::model own({.stages = 3, .first_batch = 100 * place.data()});
+      pipeline pipe{first, in_grid(backend, place), own.stages()};
+      pipe.run(16);
+      kept[detail::index(place.data())] = own.bits();
+    });
+    CHECK(bits == kept);
+    CHECK(bits[0] == bits[1]);
+  };
+  check(virtual_time{});
+  check(threads{});
+}
+
+TEST_CASE("replicas that would not change their plan together are refused", "[adaptive]") {
+  auto const first = plan_of_replicas();
+  auto const refused = [&](errc code, auto const& change) {
+    in_process_grid whole({.pipeline = 3, .data = 2});
+    return test::refusal(code, [&] {
+      whole.run([&](grid_place const& place) {
+        std::vector<std::string> lines;
+        auto settings = at_once(lines);
+        change(place.data(), settings);
+        std::vector<test::plain_flow> stages(3);
+        adaptive_pipeline pipe{first, threads{.place = place}, stages, settings};
+      });
+    });
+  };
+  auto const cure =
+      "replan_settings: pipelines of a grid that run one plan change it together, after the same "
+      "step, and stages stay on their ranks; set in_background and moves_stages to false";
+  CHECK(refused(errc::bad_argument, [](int, auto& s) { s.in_background = true; }) == cure);
+  CHECK(refused(errc::bad_argument, [](int, auto& s) { s.moves_stages = true; }) == cure);
+  auto const text = refused(errc::no_agreement, [](int replica, auto& s) { s.window += replica; });
+  CHECK(text.find("least_steps 1 3 10;") != std::string::npos);
+  CHECK(text.find("least_steps 1 4 10;") != std::string::npos);
 }
 
 TEST_CASE("without a change of costs the plan stays", "[adaptive]") {

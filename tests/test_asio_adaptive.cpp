@@ -3,11 +3,13 @@
 // Plans that follow the costs with one process per rank: all switch between the same steps to the
 // same plan, with the bits of a plan that stays.
 #include <zbpp/asio/measure.hpp>
+#include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/asio/tcp.hpp>
 #include <zbpp/runtime/adaptive_pipeline.hpp>
 #include <zbpp/runtime/auto_pipeline.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/simulate.hpp>
+#include <zbpp/model/grid.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
@@ -148,6 +150,40 @@ TEST_CASE("an auto_pipeline of processes follows what they measure", "[asio][ada
   for (int rank = 1; rank < ranks; ++rank) {
     CHECK(gathered[detail::index(rank)] == gathered[0]);
     CHECK(switches[detail::index(rank)] == switches[0]);
+  }
+}
+
+TEST_CASE("replicas of processes switch together, whatever each gathers", "[asio][adaptive]") {
+  auto const stated = with_replicas(stated_problem(), {.count = 2});
+  auto const first = make_plan(zb_h1{}, stated, {.step = step_kind::unchecked});
+  constexpr int all = 2 * ranks;
+  std::vector<std::vector<plan_switch>> switches(all);
+  std::vector<std::optional<schedule>> ends(all);
+  auto const thrown =
+      test::run_ranks(all, test::patient_settings(), [&](asio::rendezvous& meeting) {
+        auto const here = detail::index(meeting.rank());
+        grid_layout const layout({.pipeline = ranks, .data = 2}, all);
+        // Each names the pipeline of its own; the first one is as fast as planned.
+        asio::pipeline_ranks const own(layout, meeting.rank(), all);
+        auto settings = at_once();
+        settings.program = {.step = step_kind::unchecked};
+        settings.gather = [&](plan const& running, timeline const& line) {
+          static_cast<void>(asio::gather_timeline(meeting, running.schedule(), line, own));
+          bool const is_slow = layout.coordinates(meeting.rank()).data == 1;
+          return is_slow ? slow_step(running) : simulate(running.schedule(), stated);
+        };
+        std::array<test::plain_flow, 1> stages;
+        adaptive_pipeline pipe{first, asio::tcp(meeting, layout), stages, settings};
+        for (int i = 0; i < 16; ++i) static_cast<void>(pipe.step());
+        switches[here] = pipe.switches();
+        ends[here] = pipe.current().planned().schedule();
+      });
+  for (auto const& text : thrown) CHECK(text.empty());
+  REQUIRE(switches[0].size() == 1);
+  CHECK(ends[0] != first.schedule());
+  for (std::size_t rank = 1; rank < all; ++rank) {
+    CHECK(switches[rank] == switches[0]);
+    CHECK(ends[rank] == ends[0]);
   }
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zbpp/analysis/explain.hpp>
 #include <zbpp/asio/measure.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/lower.hpp>
@@ -140,8 +141,17 @@ TEST_CASE("a step over TCP is gathered with its messages", "[asio][measure]") {
     CHECK(step.measured == gathered[0].measured);
     CHECK(step.messages == gathered[0].messages);
     CHECK(step.clocks == gathered[0].clocks);
+    CHECK(step.ranks == gathered[0].ranks);
   }
-  auto const& [measured, messages, clocks] = gathered[0];
+  auto const& [measured, messages, clocks, updates] = gathered[0];
+  ticks last = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    CHECK(updates[detail::index(rank)].ended >= measured[rank].back().end);
+    last = std::max(last, updates[detail::index(rank)].ended);
+  }
+  auto const found = explain(planned, measured, {.ranks = updates, .messages = messages.all()});
+  CHECK(found.measured == last);
+  for (auto const& account : found.ranks) CHECK(account.sum() == last);
   CHECK(messages.size() == 24);
   ticks drift = 0;  // what the clocks may have drifted in the step
   for (auto const& clock : clocks) drift = std::max(drift, clock.error);

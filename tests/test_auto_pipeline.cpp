@@ -4,6 +4,7 @@
 // What the checks need besides.
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/runtime/in_process_grid.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -136,6 +138,36 @@ TEST_CASE("what is fixed by hand stays", "[auto_pipeline]") {
       "to take " +
           std::to_string(fixed.cost / 1'000'000) + "." +
           std::to_string(1'000 + (fixed.cost + 500) / 1'000 % 1'000).substr(1) + " ms");
+}
+
+TEST_CASE("replicas in one process follow one plan", "[auto_pipeline]") {
+  stage_costs const even{.forward = 100, .backward_input = 100, .backward_weight = 90, .edge = 8};
+  auto const model = with_replicas(
+      layered_problem(placement::linear(2), 6, std::vector<stage_costs>(6, even)), {.count = 2});
+  std::vector<std::optional<schedule>> ran(2);
+  auto const run = [&](replan_settings const& replan) {
+    in_process_grid whole({.pipeline = 2, .data = 2});
+    whole.run([&](grid_place const& place) {
+      auto_settings settings{.plan = {.search = {.seconds = 0.05}}, .replan = replan};
+      // One of them is slow at its first rank.
+      virtual_noise const noise{.pass_time = [&](int rank, pass const&, ticks stated) {
+        return rank == 0 && place.data() == 1 ? 2 * stated : stated;
+      }};
+      auto_pipeline pipe{
+          model,
+          virtual_time{.noise = noise, .place = place},
+          [](int, int) { return test::plain_flow(); },
+          settings};
+      for (int i = 0; i < 12; ++i) static_cast<void>(pipe.step());
+      ran[detail::index(place.data())] = pipe.current().planned().schedule();
+    });
+  };
+  CHECK(test::refusal(errc::bad_argument, [&] {
+          run({});
+        }).ends_with("set in_background and moves_stages to false"));
+  run({.first_steps = 1, .window = 2, .in_background = false, .search = {.seconds = 0.05}});
+  REQUIRE(ran[0].has_value());
+  CHECK(ran[0] == ran[1]);
 }
 
 TEST_CASE("choices that contradict each other are refused", "[auto_pipeline]") {

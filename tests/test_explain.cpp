@@ -11,9 +11,11 @@
 #include <zbpp/policy/stp.hpp>
 #include <zbpp/policy/zb_v.hpp>
 #include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/catch.hpp>
+#include <support/checked_model.hpp>
 #include <support/plain_flow.hpp>
 #include <support/plan_grid.hpp>
 #include <support/random_problem.hpp>
@@ -24,6 +26,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -68,6 +72,16 @@ plan planned_pairs() {
   costs.overlapped = 150;
   return make_plan(stp{}, problem(placement::v_shape(3), 9, costs, 5));
 }
+
+// A stage whose optimizer step takes some time.
+struct updating_flow : test::plain_flow {
+  ticks took = 0;
+
+  void update(pass_context) {
+    auto const begin = threads::pass_observer::clock();
+    for (int i = 0; i < 1000; ++i) took = threads::pass_observer::clock() - begin;
+  }
+};
 
 // What holds for each explanation.
 void check_sums(explanation const& found, timeline const& measured) {
@@ -404,6 +418,136 @@ TEST_CASE("under noise all parts add up, and gains are those of a step without i
         }
       CHECK(explain(planned, later) == found);
     }
+  }
+}
+
+TEST_CASE("gaps between passes, as threads have, change no more than their sum", "[explain]") {
+  for (int trial = 0; trial < test::thinned(12, 6); ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto costs = even;
+    for (auto* const time : {&costs.forward, &costs.backward_input, &costs.backward_weight})
+      *time *= 1000;
+    costs.overlapped = 150'000;
+    int const ranks = 3 + trial % 2;
+    ticks const transfer = trial % 3 == 0 ? 0 : 5000;
+    for (auto const& planned :
+         {make_plan(zb_h1{}, problem(placement::linear(ranks), 9, costs, transfer)),
+          make_plan(one_f_one_b{}, problem(placement::linear(ranks), 9, costs, transfer)),
+          make_plan(zb_v{}, problem(placement::v_shape(ranks), 9, costs, transfer)),
+          make_plan(stp{}, problem(placement::v_shape(ranks), 12, costs, transfer))}) {
+      INFO(planned.policy() << ", " << ranks << " ranks, messages of " << transfer);
+      virtual_noise noise{.pass_time = [&](int rank, pass const&, ticks stated) {
+        return rank == trial % ranks ? stated * 3 / 2 : stated;
+      }};
+      auto const plain = explained(planned, measured_with(planned, noise));
+      ticks gaps = 0;
+      noise.late_start = [&](int, pass const&) {
+        auto const gap = random.integer(1, 1000);
+        gaps += gap;
+        return gap;
+      };
+      auto const step = recorded_with(planned, noise);
+      for (auto const& found : {explained(planned, step.measured), explained(planned, step)}) {
+        auto const is_near = [&](ticks a, ticks b) { return std::abs(a - b) <= gaps; };
+        CHECK(is_near(found.message_gain, plain.message_gain));
+        CHECK(found.host_gain <= gaps);
+        for (std::size_t r = 0; r < found.ranks.size(); ++r) {
+          auto const& with = found.ranks[r];
+          auto const& without = plain.ranks[r];
+          CHECK(with.work == without.work);
+          CHECK(with.longer == without.longer);
+          CHECK(is_near(with.gain, without.gain));
+          // Of the two messages of a pair, another one may be the last.
+          if (planned.policy() == "STP") continue;
+          CHECK(is_near(with.messages, without.messages));
+          CHECK(is_near(with.bubble, without.bubble));
+          for (std::size_t other = 0; other < with.for_rank.size(); ++other)
+            CHECK(is_near(with.for_rank[other], without.for_rank[other]));
+          CHECK(with.host + with.taken_late <= gaps);
+        }
+        // A wait for a message is one for its rank, but for the time of the message.
+        for (auto const& p : found.critical)
+          if (p.cause == wait_cause::message) CHECK(p.waited <= transfer + gaps);
+      }
+    }
+  }
+}
+
+TEST_CASE("on threads a record splits waits, and moves none from rank to rank", "[explain]") {
+  auto const planned = make_plan(zb_h1{}, problem(placement::linear(3), 12, even, 0));
+  std::vector<test::plain_flow> stages(3);
+  pipeline pipe{planned, threads{.records_messages = true}, stages};
+  for (int i = 0; i < 20; ++i) {
+    auto const& result = pipe.step();
+    recorded_step const step{result.measured, result.messages};
+    auto const with = explained(planned, step);
+    auto const without = explained(planned, step.measured);
+    for (std::size_t r = 0; r < 3; ++r) {
+      CHECK(with.ranks[r].for_rank == without.ranks[r].for_rank);
+      auto const rest = [](rank_account const& account) {
+        return account.sent_late + account.messages + account.taken_late + account.host;
+      };
+      CHECK(rest(with.ranks[r]) == rest(without.ranks[r]));
+    }
+  }
+}
+
+// Runs steps of a plan whose stages take optimizer steps of 3000, and checks that these are found.
+// Returns on how many ranks some are between passes.
+template <class Stages>
+int check_optimizer_steps(plan const& planned, Stages&& stages) {
+  int between_passes = 0;
+  pipeline pipe{planned, virtual_time{}, stages};
+  for (int step = 0; step < 3; ++step) {
+    auto const& result = pipe.step();
+    auto const found = explain(planned, result.measured, {.ranks = result.ranks});
+    check_sums(found, result.measured);
+    ticks last = 0;
+    for (int rank = 0; rank < 3; ++rank) {
+      auto const& account = found.ranks[detail::index(rank)];
+      auto const ended = result.ranks[detail::index(rank)].ended;
+      auto const own = 3000 * std::ssize(planned.problem().placement().stages_of(rank));
+      CHECK(account.optimizer >= own);
+      CHECK(account.host == 0);
+      if (ended - result.measured[rank].back().end < own) ++between_passes;
+      last = std::max(last, ended);
+    }
+    CHECK(found.measured == last - result.measured[0].front().start);
+    CHECK(found.host_gain == 0);
+  }
+  return between_passes;
+}
+
+TEST_CASE("optimizer steps are in the account, whoever takes them", "[explain]") {
+  auto costs = test::checked::costs();
+  costs.optimizer_step = 3000;
+  int between_passes = 0;
+  for (auto const& placement : {placement::linear(3), placement::v_shape(3)})
+    for (auto const kind :
+         {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated}) {
+      problem const problem(placement, 9, costs, 5);
+      auto const planned = placement.stages() == 3 ? make_plan(zb_h1{}, problem, {.step = kind})
+                                                   : make_plan(zb_v{}, problem, {.step = kind});
+      INFO(planned.policy() << ", kind " << static_cast<int>(kind));
+      test::checked::model all({.stages = problem.stages()});
+      between_passes += check_optimizer_steps(planned, all.stages());
+      if (kind != step_kind::unchecked) continue;
+      std::vector<updating_flow> updating(detail::index(problem.stages()));
+      between_passes += check_optimizer_steps(planned, updating);
+    }
+  CHECK(between_passes > 0);
+}
+
+TEST_CASE("on threads a step lasts until its last update has ended", "[explain]") {
+  auto const planned =
+      make_plan(zb_h1{}, problem(placement::linear(3), 9, even, 0), {.step = step_kind::unchecked});
+  std::vector<updating_flow> stages(3);
+  pipeline pipe{planned, threads{}, stages};
+  for (int step = 0; step < 10; ++step) {
+    auto const& result = pipe.step();
+    auto const found = explain(planned, result.measured, {.ranks = result.ranks});
+    check_sums(found, result.measured);
+    for (std::size_t r = 0; r < 3; ++r) CHECK(found.ranks[r].optimizer >= stages[r].took);
   }
 }
 

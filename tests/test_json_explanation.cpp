@@ -165,7 +165,8 @@ class reader {
         .waited = time(waited),
         .sent_late = time(sent_late),
         .taken_late = time(taken_late)};
-    for (auto const known : {wait_cause::none, wait_cause::message, wait_cause::host})
+    for (auto const known :
+         {wait_cause::none, wait_cause::message, wait_cause::host, wait_cause::optimizer})
       if (to_string(known) == cause.text()) found.cause = known;
     CHECK(to_string(found.cause) == cause.text());
     return found;
@@ -227,7 +228,7 @@ explanation any_explanation(test::seeded_random& random) {
          .end = time(),
          .planned = time(),
          .waited = time(),
-         .cause = static_cast<wait_cause>(random.integer(0, 2)),
+         .cause = static_cast<wait_cause>(random.integer(0, 3)),
          .sent_late = time(),
          .taken_late = time()});
   for (auto count = random.integer(0, 4); count > 0; --count)

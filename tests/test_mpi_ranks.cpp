@@ -178,7 +178,9 @@ TEST_CASE("a step over MPI is gathered with its messages", "[mpi]") {
       INFO(to_string(m));
       CHECK((m.to != run.rank() || m.arrived != zbpp::timed_message::unknown));
     }
-    auto const [measured, messages, clocks] = zbpp::asio::gather_step(run, planned, own);
+    auto const [measured, messages, clocks, updates] = zbpp::asio::gather_step(run, planned, own);
+    for (int rank = 0; rank < run.ranks(); ++rank)
+      CHECK(updates[zbpp::detail::index(rank)].ended >= measured[rank].back().end);
     CHECK(messages.size() == zbpp::detail::index(2 * 6 * (run.ranks() - 1)));
     zbpp::ticks drift = 0;  // what the clocks may have drifted in the step
     for (auto const& clock : clocks) drift = std::max(drift, clock.error);

@@ -313,7 +313,7 @@ TEST_CASE("on_pause ends a run, or fails it", "[run]") {
       CHECK(false);
     } catch (error const& thrown) {
       CHECK(thrown.code() == errc::pass_failed);
-      CHECK(std::string(thrown.what()) == "rank 0: the disk is full");
+      CHECK(std::string(thrown.what()) == "rank 0: on_pause threw: the disk is full");
     }
     CHECK(pipe.steps() == 8);
     REQUIRE(pipe.failures().size() == 1);

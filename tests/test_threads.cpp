@@ -167,7 +167,7 @@ TEST_CASE("what a thread throws when it starts, the pipeline's constructor throw
                       if (ranks.front() == failing) throw std::runtime_error("no such core");
                     }},
             stages),
-        "no such core");
+        "on_thread_start threw: no such core");
 }
 
 TEST_CASE("a pass begins after what it needs has ended", "[threads]") {

@@ -107,6 +107,24 @@ inline void require(bool good, char const* text) {
 
 /// @return what an exception tells, without the backtrace that those of LibTorch end with
 [[nodiscard]] std::string text_of(std::exception const& thrown);
+/// @return the same of anything that was thrown
+[[nodiscard]] std::string text_of(std::exception_ptr const& thrown);
+
+/// Throws on what a callback of the user has thrown, with its name, as `on_step threw: TEXT`;
+/// called while it is handled. An `error` keeps its type, and one with a place all it says;
+/// anything else is nested in an `error` (pass_failed).
+/// @param at  the place of an error that has none
+[[noreturn]] void rethrow_of(std::string const& callback, location const& at);
+
+/// Calls a callback of the user; what it throws has the name of the callback.
+template <class Call>
+decltype(auto) named_call(char const* callback, location const& at, Call const& call) {
+  try {
+    return call();
+  } catch (...) {
+    rethrow_of(callback, at);
+  }
+}
 
 }  // namespace detail
 }  // namespace zbpp

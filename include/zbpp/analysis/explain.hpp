@@ -31,12 +31,16 @@ struct rank_account {
   /// Waits for messages whose pass had ended, until they were sent; 0 without a record of messages.
   ticks sent_late = 0;
   /// Waits beyond those of the plan for messages that had been sent; without a record of messages
-  /// whose pass had ended.
+  /// whose pass had ended, where they were not there yet by what others took on their way.
   ticks messages = 0;
   /// Waits in front of passes whose messages had arrived; 0 without a record of messages.
   ticks taken_late = 0;
-  ticks host = 0;       ///< waits in front of passes that need nothing of other ranks
-  ticks optimizer = 0;  ///< from its last pass until its optimizer step was final
+  /// Waits in front of passes that need nothing of other ranks; without a record of messages also
+  /// in front of those whose message was there before the rank was free.
+  ticks host = 0;
+  /// From its last pass until it was done with the step and its optimizer step was final; and
+  /// between passes where an optimizer step, or what belongs to one, stands there.
+  ticks optimizer = 0;
 
   /// By how much the step would have ended sooner if none of its passes had taken longer than
   /// planned.
@@ -49,9 +53,9 @@ struct rank_account {
 };
 
 /// Says what a pass of the critical path waited for.
-enum class wait_cause : std::uint8_t { none, message, host };
+enum class wait_cause : std::uint8_t { none, message, host, optimizer };
 
-/// @return `none`, `message` or `host`
+/// @return `none`, `message`, `host` or `optimizer`
 [[nodiscard]] std::string_view to_string(wait_cause cause) noexcept;
 
 /// Is a pass, or a pair, of the critical path: it began `waited` after the end of the one before it
@@ -110,8 +114,7 @@ struct explanation {
   /// ended; 0 without a record of messages.
   ticks send_gain = 0;
   /// By how much the step would have ended sooner if no rank had waited for nothing: in front of
-  /// passes that need nothing of other ranks and, with a record of messages, whose messages had
-  /// arrived.
+  /// passes that need nothing of other ranks, or whose messages had arrived, optimizer steps apart.
   ticks host_gain = 0;
   bool has_messages = false;  ///< whether a record of messages was given
   /// How exact the clocks of ranks were set, at worst, against that of rank 0; 0 where it was not
@@ -134,7 +137,9 @@ struct explain_options {
 ///
 /// A wait in front of a pass whose input another rank makes counts as one for the pass that makes
 /// it, until that ends, and then for the message. A record of messages tells late sends and late
-/// starts from slow messages; without it, all count as the message. Other waits count for the host.
+/// starts from slow messages. Without it a message takes as long as stated, and as much longer as
+/// all between these ranks did that found the rank free; what was there by that before the rank was
+/// free was taken late. Waits at optimizer steps count for these, other ones for the host.
 /// Gains come from replaying the step with other times: each rank keeps its order, and each message
 /// and late start takes as long as it took.
 /// @param planned   the plan that ran

@@ -43,6 +43,7 @@ struct gathered_step {
   timeline measured;
   message_record messages;           ///< of all ranks; empty where none were recorded
   std::vector<clock_offset> clocks;  ///< by rank, as the clocks were; empty where none were
+  std::vector<rank_update> ranks;    ///< when each was done with the step, as `ended`
 };
 
 /// Gathers a step that each rank measured by a clock of its own. Where messages are recorded the

@@ -166,7 +166,8 @@ class one_rank {
       std::function<void(std::span<int const> ranks)> const& on_thread_start,
       std::vector<Engine>& engines) {
     prepare([&] {
-      if (on_thread_start) on_thread_start(ranks());
+      if (on_thread_start)
+        zbpp::detail::named_call("on_thread_start", {}, [&] { on_thread_start(ranks()); });
       engines.front().warm_up();
     });
   }

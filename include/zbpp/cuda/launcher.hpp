@@ -72,7 +72,7 @@ class launcher {
       if (on_thread_start_) {
         std::vector<int> ranks;
         for (auto const& r : queue.ranks) ranks.push_back(ranks_[r.engine]);
-        on_thread_start_(ranks);
+        zbpp::detail::named_call("on_thread_start", {}, [&] { on_thread_start_(ranks); });
       }
       for (auto const& r : queue.ranks) {
         device_guard const there(r.device);

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <exception>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -41,6 +43,32 @@ ZBPP_INLINE std::string text_of(std::exception const& thrown) {
   if (auto const backtrace = text.find("\nException raised from "); backtrace != std::string::npos)
     text.resize(backtrace);
   return text;
+}
+
+ZBPP_INLINE std::string text_of(std::exception_ptr const& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (std::bad_alloc const&) {
+    return "out of memory";
+  } catch (std::exception const& known) {
+    return text_of(known);
+  } catch (...) {
+    return "failed for an unknown reason";
+  }
+}
+
+ZBPP_INLINE void rethrow_of(std::string const& callback, location const& at) {
+  auto const text = callback + " threw: ";
+  try {
+    throw;
+  } catch (error& thrown) {
+    if (thrown.location() == location{})
+      thrown.std::runtime_error::operator=(std::runtime_error(text + thrown.what()));
+    thrown.locate(at);
+    throw;
+  } catch (...) {
+    std::throw_with_nested(error(errc::pass_failed, text + text_of(std::current_exception()), at));
+  }
 }
 
 }  // namespace detail

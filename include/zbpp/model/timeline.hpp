@@ -22,11 +22,14 @@ struct timed_pass {
 /// Holds the timed passes of every rank, in the order in which they ran.
 using timeline = rows<timed_pass>;
 
-/// Says when a rank did its part in an optimizer step, in the clock of the timeline.
+/// Says when a rank did its part in an optimizer step, in the clock of the timeline. Where ranks
+/// agree on nothing, only `ended` is known.
 struct rank_update {
   ticks measured = 0;     ///< its gradients were complete
   ticks stepped = 0;      ///< it stepped for the first time
   ticks validated = 0;    ///< it learned the verdict
+  ticks ended = 0;        ///< it was done with all of the step; 0 where that is not known, as on
+                          ///< GPUs and in `run` where ranks agree, where the next step goes on
   bool is_early = false;  ///< it stepped before that
 
   friend bool operator==(rank_update const&, rank_update const&) = default;

@@ -50,7 +50,8 @@ struct replan_settings {
   std::function<timeline(plan const& running, timeline const& own)> gather = {};
   search_settings search = {};
   lower_options program = {};  ///< of the plans that it makes; those of the first plan
-  /// Called after each thing that happened, in a line, by the thread that steps.
+  /// Called after each thing that happened, in a line, by the thread that steps. What it throws,
+  /// the step throws, which has run; `current` is what comes next all the same.
   std::function<void(std::string const&)> on_report = {};
 };
 

@@ -122,6 +122,12 @@ concept runs_on_stall = requires(typename Backend::executor const& executor) {
   { executor.waits_idle() } -> std::convertible_to<bool>;
 };
 
+/// Models a backend whose clock is that of a problem: `stated()` of its executor gives it.
+template <class Backend>
+concept states_times = requires(typename Backend::executor const& executor) {
+  { executor.stated() } -> std::same_as<problem const&>;
+};
+
 /// Models a backend whose pipeline may be one of several in a grid: `grid_of(rank)` gives what a
 /// rank of this process knows of it, or null where there is no grid.
 template <class Backend>

@@ -20,6 +20,7 @@
 #include <zbpp/runtime/detail/frame_pool.hpp>
 #include <zbpp/runtime/detail/gradient_reduction.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
+#include <zbpp/runtime/detail/rethrow.hpp>
 #include <zbpp/runtime/detail/run_terms.hpp>
 #include <zbpp/runtime/detail/step_agreement.hpp>
 #include <zbpp/runtime/detail/tied_gradients.hpp>
@@ -192,6 +193,7 @@ class engine {
       found.location = flows_.place_of(code()[next_]);
       found.instruction = flows_.named(code()[next_]);
     }
+    detail::take_place_of_error(found);
     give_up(std::move(found));
   }
 
@@ -268,6 +270,9 @@ class engine {
       if (i.frees_slot) flows_.free_slot(i);
     }
     state_ = run_state::between_steps;
+    if constexpr (!completes_passes<PassObserver>)  // whose clock is planned
+      if (auto* const ended = run_.places_of(step_).ended; ended != nullptr)
+        *ended = observer_.reach(0);
     if (agreement_.part() != nullptr) agreement_.part()->end_step();
     agreement_.tell_judged();
     if (!is_last_step()) end_step();

@@ -6,6 +6,7 @@
 
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
 #include <zbpp/model/message_record.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/runtime/detail/run_terms.hpp>
@@ -27,9 +28,10 @@ enum class progress : std::uint8_t {
 
 /// Gives an engine the places of what a step gives.
 struct step_places {
-  std::span<double> losses{};          ///< one per microbatch, written by the last stage
-  std::span<timed_pass> trace{};       ///< one per pass, gets start and end of each
-  rank_update* update = nullptr;       ///< null where ranks agree on nothing
+  std::span<double> losses{};     ///< one per microbatch, written by the last stage
+  std::span<timed_pass> trace{};  ///< one per pass, gets start and end of each
+  rank_update* update = nullptr;  ///< null where ranks agree on nothing
+  ticks* ended = nullptr;         ///< when it was done with the step; null where nobody may ask
   message_record* messages = nullptr;  ///< null where none are recorded
 };
 

@@ -39,6 +39,13 @@
 
 namespace zbpp {
 
+namespace detail {
+
+template <backend Backend>
+class plan_runner;
+
+}  // namespace detail
+
 /// Runs the steps of a plan.
 ///
 /// One call at a time: one that comes while another runs, from a callback, a flow or another
@@ -172,6 +179,7 @@ class pipeline {
 
  private:
   friend class started_step<pipeline>;
+  friend class detail::plan_runner<Backend>;
   using program_run = detail::program_run<Backend>;
   using step_callback = detail::callback<step_result, after_step>;
   using output_callback = detail::callback<evaluation_output>;
@@ -320,7 +328,7 @@ step_result const& pipeline<Backend>::evaluate_for(output_callback on_output) {
   if (evaluation_ == nullptr) evaluation_ = make_run(forward_only(plan_.program()), &outputs_);
   auto hand_out = [&](evaluation_output const& output) {
     auto const called = calls_.call_back();
-    on_output(output);
+    detail::named_call("on_output", {}, [&] { on_output(output); });
   };
   outputs_ = on_output ? output_callback(hand_out) : output_callback();
   using scope = std::shared_ptr<void>;
@@ -354,15 +362,14 @@ arena_usage const& pipeline<Backend>::memory(int rank) const {
 template <backend Backend>
 std::unique_ptr<detail::program_run<Backend>> pipeline<Backend>::make_run(
     program code, output_callback const* outputs) {
+  auto const& timed = [&]() -> problem const& {
+    if constexpr (states_times<Backend>)
+      return executor_.stated();
+    else
+      return plan_.problem();
+  }();
   return std::make_unique<program_run>(
-      executor_,
-      plan_.problem(),
-      std::move(code),
-      stages_,
-      memory_,
-      on_stall_,
-      agreements_,
-      outputs);
+      executor_, timed, std::move(code), stages_, memory_, on_stall_, agreements_, outputs);
 }
 
 template <backend Backend>

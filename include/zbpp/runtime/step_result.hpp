@@ -22,7 +22,8 @@ struct step_result {
   timeline measured;  ///< when each pass ran; empty for ranks of other processes
   /// How the optimizer step came out; `is_update` is false where ranks agree on nothing.
   update_report update;
-  /// What each rank of this process did for it; empty where ranks agree on nothing.
+  /// What each rank of this process did for it, and when it was done with the step; of ranks of
+  /// other processes all is 0.
   std::vector<rank_update> ranks;
   /// When messages between ranks were sent, arrived and were taken, as far as this process knows.
   /// Empty unless `records_messages` of the backend is set.

@@ -115,7 +115,8 @@ class threads::executor : public one_process {
   void warm_up(std::vector<Engine>& engines) {
     workers_->run_checked([&](int worker) {
       auto const ranks = ranks_of(worker);
-      if (settings_.on_thread_start) settings_.on_thread_start(ranks);
+      if (settings_.on_thread_start)
+        detail::named_call("on_thread_start", {}, [&] { settings_.on_thread_start(ranks); });
       for (int rank : ranks) engines[detail::index(rank)].warm_up();
     });
   }

@@ -7,6 +7,7 @@
 
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
+#include <zbpp/model/problem.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/in_process.hpp>
@@ -17,6 +18,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,8 +28,8 @@ namespace zbpp {
 /// Says what passes and messages take in place of what the problem states, so that slow ranks, slow
 /// links and noise can be tried out. A function that is empty changes nothing; none may throw.
 struct virtual_noise {
-  /// Gives the time of a pass, at least 0. Called once for a pair, with its B or BW and the time of
-  /// both, and not for passes that take no time.
+  /// Gives the time of a pass, at least 0, where a problem states another one. Called once for a
+  /// pair, with its B or BW and the time of both, and not for passes that take no time.
   std::function<ticks(int rank, pass const& p, ticks stated)> pass_time = {};
   /// Gives the time of a message that a rank sends, at least 0.
   std::function<ticks(int from, ticks stated)> message_time = {};
@@ -42,6 +44,9 @@ struct virtual_time {
   bool records_messages = false;
   /// Which of the pipelines of a grid this is, where there are several in this process.
   grid_place place = {};
+  /// States what passes and messages take; nothing: the problem of the plan does. Where plans
+  /// change, it is that of the first one, so that noise is not added to what was measured with it.
+  std::optional<problem> stated = {};
 
   using transport_type = in_process;
   /// Whether arenas take their planned size from the system when the pipeline is made.
@@ -93,7 +98,14 @@ struct virtual_time {
         : one_process(planned),
           noise_(std::move(backend.noise)),
           records_messages_(backend.records_messages),
-          place_(backend.place) {
+          place_(backend.place),
+          stated_(planned.problem()) {
+      if (backend.stated && backend.stated->stages() == stated_.stages())
+        stated_ = with_transfer(
+            with_stages(
+                std::move(stated_),
+                {backend.stated->all_costs().begin(), backend.stated->all_costs().end()}),
+            backend.stated->transfer());
       if (place_) place_.check(planned.problem().ranks(), true, true);
     }
 
@@ -105,6 +117,8 @@ struct virtual_time {
     [[nodiscard]] static constexpr bool waits_idle() noexcept { return true; }
     /// @return whether the times of messages are recorded
     [[nodiscard]] bool records_messages() const noexcept { return records_messages_; }
+    /// @return what states the times of passes and messages
+    [[nodiscard]] problem const& stated() const noexcept { return stated_; }
     /// Does nothing: `observer_of` gives clocks that start at 0.
     static constexpr void start_run() noexcept {}
     /// @return the clock of a rank at the start of a run
@@ -137,6 +151,7 @@ struct virtual_time {
     virtual_noise noise_;
     bool records_messages_;
     grid_place place_;
+    problem stated_;
   };
 };
 

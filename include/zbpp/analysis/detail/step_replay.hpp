@@ -38,8 +38,9 @@ struct replay_node {
   bool is_first = false;                  // of its rank
   ticks start = 0;                        // from the start of the step
   ticks end = 0;
-  ticks planned = 0;  // how long the plan has it
-  ticks late = 0;     // how long it waited for nothing that is known
+  ticks planned = 0;            // how long the plan has it
+  ticks late = 0;               // how long it waited for nothing that is known
+  bool is_behind_step = false;  // what optimizer steps need stands in front of it
   std::array<replay_input, 2> inputs = {};
   int awaited = -1;  // which of them it waited for; or none
 
@@ -62,6 +63,8 @@ class step_replay {
         first_[index(rank)], first_[index(rank) + 1] - first_[index(rank)]);
   }
   [[nodiscard]] int ranks() const noexcept { return static_cast<int>(first_.size()) - 1; }
+  /// @return whether a record of messages was given
+  [[nodiscard]] bool has_messages() const noexcept { return has_messages_; }
   /// @return when the first pass started, in the clock of the measured step
   [[nodiscard]] ticks begin() const noexcept { return begin_; }
   /// @return the number of the node that ends last
@@ -95,7 +98,7 @@ class step_replay {
   void add_nodes(plan const& planned, timeline const& measured);
   void find_inputs(problem const& problem);
   void note_messages(std::span<timed_message const> messages, problem const& problem);
-  void find_wait(replay_node& node) const;
+  void find_waits();
   void find_recorded_wait(replay_node& node) const;
   void find_order(placement const& placement);
 
@@ -104,6 +107,7 @@ class step_replay {
   std::vector<std::size_t> order_;  // in which each stands behind its inputs
   ticks begin_ = 0;
   std::size_t last_ = 0;
+  bool has_messages_ = false;
 };
 
 }  // namespace zbpp::detail

@@ -29,14 +29,22 @@ struct rank_waits {
   ticks messages = 0;
   ticks taken_late = 0;
   ticks host = 0;
+  ticks optimizer = 0;
 };
+
+/// @return whether a pass started behind the arrival of its messages, as far as that is known
+[[nodiscard]] ZBPP_INLINE bool is_taken_late(step_replay const& step, replay_node const& node) {
+  return step.has_messages() && node.has_inputs() && node.late > 0;
+}
 
 /// @param end  of the step, until which a rank waits for the one that ends last
 [[nodiscard]] ZBPP_INLINE rank_waits
 waits_of(step_replay const& step, int rank, ticks own_end, ticks end) {
   rank_waits waits{.for_rank = std::vector<ticks>(index(step.ranks()), 0)};
   for (auto const& node : step.nodes(rank)) {
-    (node.has_inputs() ? waits.taken_late : waits.host) += node.late;
+    (node.is_behind_step         ? waits.optimizer
+     : is_taken_late(step, node) ? waits.taken_late
+                                 : waits.host) += node.late;
     if (node.awaited < 0) continue;
     auto const& input = node.inputs[index(node.awaited)];
     auto const& maker = step.nodes()[index(input.from)];
@@ -84,6 +92,7 @@ waits_of(step_replay const& step, int rank, ticks own_end, ticks end) {
   account.messages = waits.messages;
   account.taken_late = waits.taken_late;
   account.host = waits.host;
+  account.optimizer += waits.optimizer;
   account.gain = measured.gain_with([&](std::size_t, replay_node& node) {
     if (node.rank == rank) node.end = node.start + std::min(node.took(), node.planned);
   });
@@ -111,7 +120,8 @@ waits_of(step_replay const& step, int rank, ticks own_end, ticks end) {
   return path;
 }
 
-[[nodiscard]] ZBPP_INLINE critical_pass critical_pass_of(replay_node const& node) {
+[[nodiscard]] ZBPP_INLINE critical_pass
+critical_pass_of(step_replay const& step, replay_node const& node) {
   bool const by_message = node.awaited >= 0;
   auto const input = by_message ? node.inputs[index(node.awaited)] : replay_input{};
   auto const waited = input.behind() + node.late;
@@ -123,11 +133,12 @@ waits_of(step_replay const& step, int rank, ticks own_end, ticks end) {
       .end = node.end,
       .planned = node.planned,
       .waited = waited,
-      .cause = waited == 0  ? wait_cause::none
-               : by_message ? wait_cause::message
-                            : wait_cause::host,
+      .cause = waited == 0           ? wait_cause::none
+               : by_message          ? wait_cause::message
+               : node.is_behind_step ? wait_cause::optimizer
+                                     : wait_cause::host,
       .sent_late = input.sent_late,
-      .taken_late = node.has_inputs() ? node.late : 0};
+      .taken_late = is_taken_late(step, node) ? node.late : 0};
 }
 
 [[nodiscard]] ZBPP_INLINE std::vector<delay> worst_delays(
@@ -143,7 +154,7 @@ waits_of(step_replay const& step, int rank, ticks own_end, ticks end) {
       if (took > planned) all.push_back({at, {node.rank, node.pass, kind, planned, took}});
     };
     add(delay_kind::pass, node.planned, node.took());
-    add(delay_kind::start, 0, node.late);
+    if (!node.is_behind_step) add(delay_kind::start, 0, node.late);
     if (node.awaited < 0) continue;
     auto const& input = node.inputs[index(node.awaited)];
     add(delay_kind::send, 0, input.sent_late);
@@ -186,6 +197,7 @@ ZBPP_INLINE std::string_view to_string(wait_cause cause) noexcept {
     case wait_cause::none: return "none";
     case wait_cause::message: return "message";
     case wait_cause::host: return "host";
+    case wait_cause::optimizer: return "optimizer";
   }
   return "?";
 }
@@ -217,7 +229,7 @@ explain(plan const& planned, timeline const& measured, explain_options const& op
   std::vector<ticks> optimizer(index(step.ranks()), 0);
   for (std::size_t r = 0; r < options.ranks.size(); ++r) {
     auto const& update = options.ranks[r];
-    auto const done = std::max(update.stepped, update.validated) - step.begin();
+    auto const done = std::max({update.stepped, update.validated, update.ended}) - step.begin();
     optimizer[r] = std::max<ticks>(done - step.nodes(static_cast<int>(r)).back().end, 0);
     found.measured = std::max(found.measured, done);
   }
@@ -234,7 +246,8 @@ explain(plan const& planned, timeline const& measured, explain_options const& op
         found.measured));
 
   auto const path = detail::critical_nodes(step);
-  for (auto const at : path) found.critical.push_back(detail::critical_pass_of(step.nodes()[at]));
+  for (auto const at : path)
+    found.critical.push_back(detail::critical_pass_of(step, step.nodes()[at]));
   found.worst = detail::worst_delays(step, path, options.worst);
   found.message_gain = step.gain_with([](std::size_t, detail::replay_node& node) {
     for (auto& input : node.inputs) input.took = std::min(input.took, input.stated);
@@ -242,7 +255,9 @@ explain(plan const& planned, timeline const& measured, explain_options const& op
   found.send_gain = step.gain_with([](std::size_t, detail::replay_node& node) {
     for (auto& input : node.inputs) input.sent_late = 0;
   });
-  found.host_gain = step.gain_with([](std::size_t, detail::replay_node& node) { node.late = 0; });
+  found.host_gain = step.gain_with([](std::size_t, detail::replay_node& node) {
+    if (!node.is_behind_step) node.late = 0;
+  });
   return found;
 }
 

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,7 +68,8 @@ class planned_times {
 }
 
 ZBPP_INLINE step_replay::step_replay(
-    plan const& planned, timeline const& measured, std::span<timed_message const> messages) {
+    plan const& planned, timeline const& measured, std::span<timed_message const> messages)
+    : has_messages_(!messages.empty()) {
   if (measured.ranks() != planned.problem().ranks())
     refuse_step(
         "the measured step has " + std::to_string(measured.ranks()) + " ranks and the plan " +
@@ -77,7 +79,7 @@ ZBPP_INLINE step_replay::step_replay(
       std::ranges::max_element(nodes_, {}, &replay_node::end) - nodes_.begin());
   find_inputs(planned.problem());
   if (messages.empty()) {
-    for (auto& node : nodes_) find_wait(node);
+    find_waits();
   } else {
     note_messages(messages, planned.problem());
     for (auto& node : nodes_) find_recorded_wait(node);
@@ -87,6 +89,16 @@ ZBPP_INLINE step_replay::step_replay(
 
 ZBPP_INLINE void step_replay::add_nodes(plan const& planned, timeline const& measured) {
   planned_times times(planned);
+  std::set<pass> behind_steps;
+  for (int rank = 0; rank < measured.ranks(); ++rank) {
+    bool is_behind = false;
+    for (auto const& i : planned.program().instructions(rank)) {
+      if (!i.has_microbatch())
+        is_behind = true;
+      else if (i.is_pass() && std::exchange(is_behind, false))
+        behind_steps.insert(i.as_pass());
+    }
+  }
   begin_ = std::numeric_limits<ticks>::max();
   for (auto const& timed : measured.all()) begin_ = std::min(begin_, timed.start);
   first_.push_back(0);
@@ -106,7 +118,8 @@ ZBPP_INLINE void step_replay::add_nodes(plan const& planned, timeline const& mea
           .is_first = i == 0,
           .start = row[i].start - begin_,
           .end = row[i].end - begin_,
-          .planned = times.take(rank, row[i].pass)};
+          .planned = times.take(rank, row[i].pass),
+          .is_behind_step = behind_steps.contains(row[i].pass)};
       if (next_is_paired(row, i)) {
         node.beside = row[++i].pass;
         node.end = std::max(node.end, row[i].end - begin_);
@@ -210,23 +223,45 @@ ZBPP_INLINE void step_replay::find_recorded_wait(replay_node& node) const {
   node.late = node.start - ready;
 }
 
-ZBPP_INLINE void step_replay::find_wait(replay_node& node) const {
-  auto const waited = node.start - free_before(node);
-  std::optional<ticks> latest;
-  for (int i = 0; i < 2; ++i) {
-    auto& input = node.inputs[index(i)];
-    if (input.from < 0) continue;
-    auto const made = nodes_[index(input.from)].end;
-    input.took = std::min(input.stated, node.start - made);
-    if (waited == 0 || (latest && made + input.stated <= *latest)) continue;
-    latest = made + input.stated;
-    node.awaited = i;
+// Without a record a message is known to be there when its pass starts. Those from one rank to
+// another took as long as stated, and as much longer as all did that a free rank had to wait for.
+// One that was there by that while the rank was busy made nobody wait: its pass was late.
+ZBPP_INLINE void step_replay::find_waits() {
+  constexpr auto unknown = std::numeric_limits<ticks>::max();
+  cells<ticks> longer(ranks(), ranks(), unknown);
+  auto const channel = [&](replay_node const& node, replay_input const& input) -> ticks& {
+    return longer(nodes_[index(input.from)].rank, node.rank);
+  };
+  // The input that is there last, and behind the rank; with when that is.
+  auto const last_of = [&](replay_node const& node, auto const& time_of) {
+    std::pair last(-1, free_before(node));
+    for (int i = 0; i < 2; ++i)
+      if (auto const& input = node.inputs[index(i)]; input.from >= 0)
+        if (auto const there = nodes_[index(input.from)].end + time_of(node, input);
+            there > last.second)
+          last = {i, there};
+    return last;
+  };
+  for (auto const& node : nodes_) {
+    auto const stated = [](auto const&, replay_input const& input) { return input.stated; };
+    auto const [last, there] = last_of(node, stated);
+    if (last < 0) continue;
+    auto& least = channel(node, node.inputs[index(last)]);
+    least = std::min(least, std::max<ticks>(node.start - there, 0));
   }
-  if (node.awaited >= 0) {
-    auto& input = node.inputs[index(node.awaited)];
-    input.took = node.start - nodes_[index(input.from)].end;
-  } else {
-    node.late = waited;
+  auto const time_of = [&](replay_node const& node, replay_input const& input) {
+    auto const least = channel(node, input);
+    return input.stated + (least == unknown ? 0 : least);
+  };
+  for (auto& node : nodes_) {
+    auto const waited = node.start - free_before(node);
+    if (waited > 0) node.awaited = last_of(node, time_of).first;
+    if (node.awaited < 0) node.late = waited;
+    for (int i = 0; i < 2; ++i)
+      if (auto& input = node.inputs[index(i)]; input.from >= 0) {
+        auto const most = node.start - nodes_[index(input.from)].end;
+        input.took = i == node.awaited ? most : std::min(time_of(node, input), most);
+      }
   }
 }
 

@@ -192,6 +192,25 @@ ZBPP_INLINE void check_ranks(
   return all;
 }
 
+/// Collects when all ranks were done with a step; 0 where that is not known.
+/// @param measured  the passes of all ranks, on one clock
+[[nodiscard]] ZBPP_INLINE std::vector<rank_update> gather_ends(
+    rendezvous& meeting,
+    timeline const& measured,
+    step_result const& own,
+    pipeline_ranks const& among) {
+  using zbpp::detail::index;
+  auto const own_rank = among.in_pipeline(meeting.rank());
+  auto const ended = own.ranks.empty() ? 0 : own.ranks[index(own_rank)].ended;
+  auto const took = ended == 0 ? 0 : ended - own.measured[own_rank].front().start;
+  auto const parts = meeting.all_gather(wire_writer().put(took).bytes());
+  std::vector<rank_update> all(index(measured.ranks()));
+  for (int rank = 0; rank < measured.ranks(); ++rank)
+    if (auto const of = wire_reader(parts[index(among.in_run(rank))]).get<ticks>(); of > 0)
+      all[index(rank)].ended = measured[rank].front().start + of;
+  return all;
+}
+
 }  // namespace detail
 
 ZBPP_INLINE timeline gather_timeline(
@@ -206,12 +225,14 @@ ZBPP_INLINE gathered_step gather_step(
   gathered_step all{
       detail::gather_passes(meeting, planned.schedule(), own.measured, among),
       detail::gather_messages(meeting, planned.program(), own.messages, among),
+      {},
       {}};
   if (all.messages.size() > 0)
     all.clocks = align_clocks(all.measured, all.messages);
   else
     align_clocks(all.measured, planned.problem().placement());
   from_first_start(all.measured, all.messages);
+  all.ranks = detail::gather_ends(meeting, all.measured, own, among);
   return all;
 }
 

@@ -106,13 +106,14 @@ class explanation_text {
     ticks sent_late = 0;
     ticks messages = 0;
     ticks host = 0;
+    ticks optimizer = 0;
     for (auto const& p : step_.critical) {
       auto at = std::ranges::find(parts, p.rank, &part::rank);
       if (at == parts.end()) at = parts.insert(at, {p.rank});
       at->took += p.end - p.start;
       at->longer += p.end - p.start - p.planned;
       auto const late = p.cause == wait_cause::message ? p.taken_late : p.waited;
-      host += late;
+      (p.cause == wait_cause::optimizer ? optimizer : host) += late;
       sent_late += p.sent_late;
       messages += p.waited - late - p.sent_late;
     }
@@ -121,6 +122,7 @@ class explanation_text {
       text += " rank " + std::to_string(rank) + " " + time(took) +
               (longer > 0 ? " (" + number(longer) + " longer)" : "") + ",";
     if (step_.has_messages) text += " sent late " + time(sent_late) + ",";
+    if (optimizer > 0) text += " optimizer " + time(optimizer) + ",";
     return text + " messages " + time(messages) + ", host " + time(host) + "\n";
   }
 

@@ -74,8 +74,8 @@ class plan_lookup {
         found_ = find_for_layers(settings);
       else
         found_ = greedy_auto{.search = settings}.find(costs_);
-    } catch (std::exception const& failed) {
-      failure_ = failed.what();
+    } catch (...) {
+      failure_ = detail::text_of(std::current_exception());
     }
     is_done_ = true;
   }
@@ -241,6 +241,15 @@ class replanner::watch {
     restore();
   }
 
+  // Reports what has happened, when all of it is noted; what is left is reported the next time.
+  void tell() {
+    while (!told_.empty()) {
+      auto const line = told_.front();
+      told_.erase(told_.begin());
+      detail::named_call("on_report", {}, [&] { settings_.on_report(line); });
+    }
+  }
+
   [[nodiscard]] plan const& current() const noexcept { return current_; }
   [[nodiscard]] std::vector<plan_switch> const& switches() const noexcept { return switches_; }
   [[nodiscard]] problem const& costs() const noexcept { return measured_; }
@@ -359,8 +368,8 @@ class replanner::watch {
     filled_ = 0;
   }
 
-  void report(std::string const& line) const {
-    if (settings_.on_report) settings_.on_report("step " + std::to_string(step_) + ": " + line);
+  void report(std::string const& line) {
+    if (settings_.on_report) told_.push_back("step " + std::to_string(step_) + ": " + line);
   }
 
   replan_settings settings_;
@@ -377,6 +386,7 @@ class replanner::watch {
   std::vector<timeline> steps_;  // of the window; later ones are copied into the same memory
   std::size_t filled_ = 0;       // how many of them belong to it so far
   std::vector<plan_switch> switches_;
+  std::vector<std::string> told_;  // lines that are not reported yet
   std::optional<detail::plan_lookup> lookup_;
 };
 
@@ -387,9 +397,14 @@ ZBPP_INLINE replanner& replanner::operator=(replanner&&) noexcept = default;
 ZBPP_INLINE replanner::~replanner() = default;
 
 ZBPP_INLINE std::optional<plan> replanner::after_step(timeline const& measured) {
-  return watch_->after_step(measured);
+  auto next = watch_->after_step(measured);
+  watch_->tell();
+  return next;
 }
-ZBPP_INLINE void replanner::refuse_plan(std::string const& why) { watch_->refuse_plan(why); }
+ZBPP_INLINE void replanner::refuse_plan(std::string const& why) {
+  watch_->refuse_plan(why);
+  watch_->tell();
+}
 ZBPP_INLINE plan const& replanner::current() const noexcept { return watch_->current(); }
 ZBPP_INLINE std::vector<plan_switch> const& replanner::switches() const noexcept {
   return watch_->switches();

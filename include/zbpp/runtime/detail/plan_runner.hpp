@@ -7,14 +7,22 @@
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
+#include <zbpp/model/program.hpp>
+#include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/plans_by_count.hpp>
 #include <zbpp/runtime/backend.hpp>
+#include <zbpp/runtime/group.hpp>
 #include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 #include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/training.hpp>
 
+#include <cstddef>
+#include <cstring>
 #include <exception>
 #include <memory>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,8 +43,11 @@ class plan_runner {
       : backend_(std::move(backend)),
         stages_(std::move(stages)),
         training_(training),
-        counts_(std::move(counts)),
-        pipeline_(make(first)) {}
+        counts_(std::move(counts)) {
+    if constexpr (states_times<Backend>)
+      if (!backend_.stated) backend_.stated = first.problem();
+    pipeline_ = make(first);
+  }
 
   /// @throws error (bad_argument) when neither another plan nor the one before could run
   [[nodiscard]] pipeline<Backend>& current() {
@@ -47,19 +58,19 @@ class plan_runner {
   }
 
   /// Runs another plan from the next step on. The pipeline before gives its memory back first.
-  /// @throws error when the pipeline cannot be made; then the plan before goes on
+  /// @throws what the pipeline throws that cannot be made; then the plan before goes on
   void run(plan const& next) {
     auto const state = current().state();
     auto const before = pipeline_->planned();
     pipeline_.reset();
     try {
       pipeline_ = make(next);
-    } catch (error const&) {
+    } catch (...) {
       auto const refused = std::current_exception();
       try {
         pipeline_ = make(before);
         pipeline_->resume(state);
-      } catch (error const&) {  // for the same reason, such as a run of processes that is over
+      } catch (...) {  // for the same reason, such as a run of processes that is over
         pipeline_.reset();
         std::rethrow_exception(refused);
       }
@@ -68,6 +79,37 @@ class plan_runner {
     pipeline_->resume(state);
     runs_count_ = false;
   }
+
+  /// @return the groups of pipelines of a grid that run one plan with this one, and wait for it
+  [[nodiscard]] std::vector<group*> partners() {
+    auto& grid = own_grid();
+    bool const reduces = reduces_gradients(current().planned().program());
+    std::vector<group*> all{&grid.tensor(), reduces ? &grid.data() : &grid.expert()};
+    std::erase_if(all, [](group const* one) { return one->size() == 1; });
+    return all;
+  }
+  /// @return of the steps that the partners measured, the longest: the others wait for it. A
+  ///         collective call
+  /// @throws error (no_agreement) when they ran other passes
+  [[nodiscard]] timeline longest(timeline own) {
+    for (auto* const members : partners()) {
+      members->exchange(std::as_bytes(own.all()), parts_);
+      for (auto const& bytes : parts_) {
+        if (bytes.size() != own.all().size_bytes())
+          throw error(errc::no_agreement, "pipelines of a grid ran different numbers of passes");
+        auto other = own;
+        auto const* from = bytes.data();
+        for (int rank = 0; rank < other.ranks(); ++rank) {
+          auto const to = other[rank];
+          std::memcpy(to.data(), std::exchange(from, from + to.size_bytes()), to.size_bytes());
+        }
+        if (cost(other) > cost(own)) own = std::move(other);
+      }
+    }
+    return own;
+  }
+  /// Ends the steps of the partners, which would wait for this pipeline.
+  void fail(std::exception_ptr const& why) { own_grid().fail(why); }
 
   /// Finds the plan for a number of microbatches, and keeps it.
   void prepare(problem const& usual, int microbatches) {
@@ -85,6 +127,10 @@ class plan_runner {
   [[nodiscard]] bool runs_count() const noexcept { return runs_count_; }
 
  private:
+  // All ranks of a pipeline have the partners of its first one.
+  [[nodiscard]] rank_grid& own_grid() {
+    return grid_of<Backend>(current().executor_, current().executor_.ranks().front());
+  }
   [[nodiscard]] std::unique_ptr<pipeline<Backend>> make(plan const& planned) {
     return std::make_unique<pipeline<Backend>>(planned, backend_, stages_, training_);
   }
@@ -95,6 +141,7 @@ class plan_runner {
   plans_by_count counts_;
   std::unique_ptr<pipeline<Backend>> pipeline_;
   bool runs_count_ = false;
+  std::vector<std::vector<std::byte>> parts_;  // of the partners, for a moment
 };
 
 }  // namespace zbpp::detail

@@ -161,8 +161,8 @@ program_run<Backend>::program_run(
   std::size_t at_once = 1;
   if constexpr (starts_steps<Backend>)
     if (is_training) at_once = index(executor.steps_at_once());
+  if (is_training) result.ranks.resize(index(code.ranks()));
   if (agreements != nullptr) {
-    result.ranks.resize(index(code.ranks()));
     at_once = agreed.results_in_turn();
     states.resize(at_once);
   }
@@ -190,6 +190,9 @@ void program_run<Backend>::begin(executor_type& executor, steps_to_run const& ne
     for (std::size_t i = 0; i < places; ++i) {
       auto& result = results[next.turn + i];
       run.places[i] = {.losses = result.losses, .trace = result.measured[e.rank()]};
+      // A callback comes while other ranks are at their optimizer steps.
+      if (!result.ranks.empty() && (agreements == nullptr || !next.on_step))
+        run.places[i].ended = &result.ranks[index(e.rank())].ended;
       if (agreements != nullptr) run.places[i].update = &result.ranks[index(e.rank())];
       if (result.messages.size() > 0) run.places[i].messages = &result.messages;
     }

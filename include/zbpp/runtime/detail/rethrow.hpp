@@ -14,6 +14,10 @@ namespace zbpp::detail {
 /// backtrace.
 [[noreturn]] void rethrow_located(failure const& failed);
 
+/// Gives a failure the place of its error where that names a rank and no position, as those of
+/// callbacks do: then no instruction was running.
+void take_place_of_error(failure& failed) noexcept;
+
 }  // namespace zbpp::detail
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)

@@ -236,17 +236,6 @@ ZBPP_INLINE void waiting_links::end(std::size_t thread) {
   waits_[thread] = {};
 }
 
-/// @return what an exception tells
-[[nodiscard]] ZBPP_INLINE std::string text_of(std::exception_ptr const& thrown) {
-  try {
-    std::rethrow_exception(thrown);
-  } catch (std::exception const& e) {
-    return text_of(e);
-  } catch (...) {
-    return "an unknown reason";
-  }
-}
-
 /// @return whether an exception says that another pipeline failed
 [[nodiscard]] ZBPP_INLINE bool is_of_peer(std::exception_ptr const& thrown) {
   try {

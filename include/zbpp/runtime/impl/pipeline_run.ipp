@@ -47,12 +47,14 @@ step_result const& pipeline<Backend>::run(
       !options.on_pause || options.pause_every > 0 || !std::is_void_v<given>,
       "run_options::on_pause is set and nothing asks for a pause; set pause_every, or let on_step "
       "give an after_step");
+  location const here{.rank = executor_.ranks().front()};
   auto ask = [&](step_result const& result) -> after_step {
+    auto const give = [&] { return on_step(result); };
     if constexpr (std::is_void_v<given>) {
-      on_step(result);
+      detail::named_call("on_step", here, give);
       return after_step::go_on;
     } else {
-      auto const next = on_step(result);
+      auto const next = detail::named_call("on_step", here, give);
       detail::require(
           next != after_step::pause || options.on_pause,
           "on_step asks the run to pause, and run_options::on_pause is not set; say what the run "
@@ -98,7 +100,8 @@ after_step pipeline<Backend>::train_until(std::int64_t end, step_calls calls) {
       state_ = training_->state_of_callback();
       return call_back(calls.on_step, result);
     };
-    execute(*training_, end - state_.steps, step_callback(ask));
+    auto const called = calls.on_step ? step_callback(ask) : step_callback();
+    execute(*training_, end - state_.steps, called);
     try {
       training_->call_back_until(part.state().steps - 1);
     } catch (...) {
@@ -176,7 +179,12 @@ after_step pipeline<Backend>::pause(pause_call const& on_pause) {
   try {
     auto const next = [&] {
       auto const paused = calls_.pause();
-      return on_pause();
+      try {
+        return on_pause();
+      } catch (...) {
+        if (!failures_.empty()) throw;  // an evaluation failed, and has settled it
+        detail::rethrow_of("on_pause", {.rank = executor_.ranks().front()});
+      }
     }();
     if (!on_pause.decides()) return next;
     if constexpr (proposes<Backend>) {
@@ -186,7 +194,7 @@ after_step pipeline<Backend>::pause(pause_call const& on_pause) {
       return ask_replicas(next);
     }
   } catch (error const&) {
-    if (!failures_.empty()) throw;  // an evaluation failed, and has settled it
+    if (!failures_.empty()) throw;
     report_callback();
   } catch (...) {
     report_callback();

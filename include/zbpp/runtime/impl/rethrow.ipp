@@ -9,7 +9,6 @@
 #include <zbpp/runtime/detail/rethrow.hpp>
 
 #include <exception>
-#include <new>
 #include <string>
 
 namespace zbpp::detail {
@@ -27,12 +26,19 @@ ZBPP_INLINE void rethrow_located(failure const& failed) {
   } catch (error& e) {
     e.locate(failed.location);
     throw;
-  } catch (std::bad_alloc const&) {
-    std::throw_with_nested(wrap(failed, "out of memory"));
-  } catch (std::exception const& e) {
-    std::throw_with_nested(wrap(failed, text_of(e)));
   } catch (...) {
-    std::throw_with_nested(wrap(failed, "failed for an unknown reason"));
+    std::throw_with_nested(wrap(failed, text_of(failed.exception)));
+  }
+}
+
+ZBPP_INLINE void take_place_of_error(failure& failed) noexcept {
+  try {
+    std::rethrow_exception(failed.exception);
+  } catch (error const& e) {
+    if (e.location().rank < 0 || e.location().position >= 0) return;
+    failed.location = e.location();
+    failed.instruction = {};
+  } catch (...) {  // it has no place
   }
 }
 

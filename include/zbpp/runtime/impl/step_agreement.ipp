@@ -58,8 +58,11 @@ ZBPP_INLINE void step_agreement::resume(training_state const& state) {
 }
 
 ZBPP_INLINE void step_agreement::complete_gradients(int chunk, pass_context ctx) const {
-  if (options_.on_gradients_ready && !accumulates())
-    options_.on_gradients_ready(chunks_[index(chunk)].stage, ctx);
+  if (!options_.on_gradients_ready || accumulates()) return;
+  auto const stage = chunks_[index(chunk)].stage;
+  named_call("on_gradients_ready", {.rank = rank_, .stage = stage}, [&] {
+    options_.on_gradients_ready(stage, ctx);
+  });
 }
 
 ZBPP_INLINE int step_agreement::awaited(instruction_kind kind) const noexcept {
@@ -155,12 +158,14 @@ ZBPP_INLINE void step_agreement::measure(pass_context ctx) {
 
 ZBPP_INLINE double step_agreement::rate() {
   if (has_rate_) return rate_;
-  rate_ = options_.learning_rate(state_.updates);
+  rate_ = named_call(
+      "learning_rate", {.rank = rank_}, [&] { return options_.learning_rate(state_.updates); });
   if (!std::isfinite(rate_))
     throw error(
         errc::bad_argument,
         "learning_rate gave " + std::to_string(rate_) + " behind " +
-            std::to_string(state_.updates) + " updates; it gives a number for each");
+            std::to_string(state_.updates) + " updates; it gives a number for each",
+        {.rank = rank_});
   has_rate_ = true;
   return rate_;
 }

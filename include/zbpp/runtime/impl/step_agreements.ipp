@@ -200,7 +200,7 @@ ZBPP_INLINE step_agreements::step_agreements(
         "every of the interval of agreement is above 1 and weights are tied, which step alike on "
         "all ranks; leave every at 1");
   auto const at_once = steps_at_once(program);
-  bool is_host_needed = agrees_ || asks_for_more(options);
+  bool is_host_needed = agrees_ || reduces_gradients(program) || asks_for_more(options);
   std::vector<std::vector<step_agreement::stage_optimizer>> chunks;  // by rank
   for (int rank : ranks) {
     auto& own = chunks.emplace_back();
