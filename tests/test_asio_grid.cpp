@@ -609,8 +609,8 @@ TEST_CASE("of a grid that stalls the one rank is named for which all others wait
     });
     INFO(hung.place << " on rank " << hung.rank);
     auto const suspect = "rank " + std::to_string(hung.rank) + " (" +
-                         zbpp::coordinates_text(layout, hung.rank) +
-                         "), which waits for no " + "rank: it " + hung.does + " for ";
+                         zbpp::coordinates_text(layout, hung.rank) + "), which waits for no " +
+                         "rank: it " + hung.does + " for ";
     for (auto const& text : thrown) {
       INFO(text);
       CHECK(text.find("a step stalled") == 0);

@@ -250,7 +250,7 @@ TEST_CASE("of ranks that wait for each other no one is suspected", "[asio]") {
       "wait for each other");
 }
 
-TEST_CASE("a circle of three, and of two circles the first", "[asio]") {
+TEST_CASE("a cycle of three, and of two cycles the first", "[asio]") {
   auto const three = of(placement::looped(3, 2), 2, {"3F1 0F0", "1F0 4F0", "2F0 5F0"});
   auto const start = [](int rank) { return at(rank, progress_phase::waiting, std::nullopt); };
   CHECK(
@@ -440,10 +440,10 @@ TEST_CASE("a rank without room for what it sends waits for its receiver", "[asio
       "stage 1 for 61.2 s");
 }
 
-TEST_CASE("of all waits that lead to one rank, or in circles, that rank is named", "[asio]") {
+TEST_CASE("of all waits that lead to one rank, or in cycles, that rank is named", "[asio]") {
   auto const code = of(placement::linear(2), 2, {"0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1"});
   std::string const no_rank = " waits for no rank: it ";
-  int circles = 0;
+  int cycles = 0;
   int left_out = 0;
   for (std::uint64_t trial = 0; trial < 2000; ++trial) {
     ZBPP_SEEDED(random, trial);
@@ -483,7 +483,7 @@ TEST_CASE("of all waits that lead to one rank, or in circles, that rank is named
     CHECK((before == full_name(hung) || before.ends_with(" for " + full_name(hung) + ", which")));
     CHECK(count(text, "the same holds") == 0);
     CHECK(count(text, full_name(hung)) == 1);
-    circles += count(text, "wait for each other") > 0 ? 1 : 0;
+    cycles += count(text, "wait for each other") > 0 ? 1 : 0;
     left_out += count(text, "waits through") > 0 ? 1 : 0;
     // Each wait that is told is one.
     int rank = -1;
@@ -507,7 +507,7 @@ TEST_CASE("of all waits that lead to one rank, or in circles, that rank is named
       rank = found;
     }
   }
-  CHECK(circles > 100);
+  CHECK(cycles > 100);
   CHECK(left_out > 5);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Says why a step has stalled: who waits for whom and in what, up to the rank that waits for none,
-// or which ranks wait in a circle. It knows the program and what the ranks told of themselves; it
+// or which ranks wait in a cycle. It knows the program and what the ranks told of themselves; it
 // has no clock and no socket.
 #pragma once
 
@@ -56,16 +56,16 @@ class stall_report {
     for (int rank = 0; rank < this->ranks(); ++rank) explain(rank);
     for (int rank = 0; rank < this->ranks(); ++rank)
       if (auto const end = end_of(rank); end == nobody)
-        in_circle_.push_back(rank);
+        in_cycle_.push_back(rank);
       else if (end != rank)
         waiters_[index(end)].push_back(rank);
   }
 
   /// @return who waits for whom and in what, up to the rank that waits for none, or which ranks
-  ///         wait in a circle: the end of a sentence
+  ///         wait in a cycle: the end of a sentence
   [[nodiscard]] std::string text() const {
     auto const last = suspect();
-    if (last == nobody) return chain(in_circle_.front(), nobody);
+    if (last == nobody) return chain(in_cycle_.front(), nobody);
     auto const& waiters = waiters_[index(last)];
     auto text = chain(waiters.empty() ? last : waiters.front(), last);
     std::vector<int> more;
@@ -73,7 +73,7 @@ class stall_report {
       if (rank != last && next_[index(rank)] == nobody && (is_waited_for(rank) || is_in_step(rank)))
         more.push_back(rank);
     if (!more.empty()) text += "; the same holds for " + ranks_text(more);
-    if (!in_circle_.empty()) text += "; " + ranks_text(in_circle_) + " wait for each other";
+    if (!in_cycle_.empty()) text += "; " + ranks_text(in_cycle_) + " wait for each other";
     return text;
   }
 
@@ -306,7 +306,7 @@ class stall_report {
     return report->step == step ? pass < run_up_to(rank) : report->step > step;
   }
 
-  // The rank at the end of the waits of a rank; nobody where they lead into a circle.
+  // The rank at the end of the waits of a rank; nobody where they lead into a cycle.
   [[nodiscard]] int end_of(int rank) const {
     for (int left = ranks(); left > 0 && next_[index(rank)] != nobody; --left)
       rank = next_[index(rank)];
@@ -318,7 +318,7 @@ class stall_report {
     return !report || is_silent(*report) || report->phase != progress_phase::outside;
   }
 
-  // The rank that most wait for in the end; nobody where they wait in circles alone.
+  // The rank that most wait for in the end; nobody where they wait in cycles alone.
   [[nodiscard]] int suspect() const {
     int found = nobody;
     auto const weight = [&](int rank) {
@@ -328,14 +328,14 @@ class stall_report {
       if (next_[index(rank)] == nobody && (found == nobody || weight(rank) > weight(found)))
         found = rank;
     bool const is_away = found != nobody && !is_waited_for(found) && !is_in_step(found);
-    return is_away && !in_circle_.empty() ? nobody : found;
+    return is_away && !in_cycle_.empty() ? nobody : found;
   }
 
-  // Writes the waits from a rank on, to the last one or back to where the circle begins. Of many it
+  // Writes the waits from a rank on, to the last one or back to where the cycle begins. Of many it
   // leaves out those in the middle.
   [[nodiscard]] std::string chain(int first, int last) const {
     constexpr std::size_t most = 6;
-    if (last == nobody)  // into the circle
+    if (last == nobody)  // into the cycle
       for (int left = ranks(); left > 0; --left) first = next_[index(first)];
     std::vector<int> way{first};
     while (way.back() != last && (way.size() == 1 || way.back() != first))
@@ -368,7 +368,7 @@ class stall_report {
   std::vector<std::string> does_;          // of each rank, in words
   std::vector<int> next_;                  // for whom each rank waits
   std::vector<std::vector<int>> waiters_;  // by the rank at the end of their waits
-  std::vector<int> in_circle_;             // or on the way into one
+  std::vector<int> in_cycle_;              // or on the way into one
 };
 
 /// Tells once that a step has stalled, and why. Rank 0 shows it the reports of all ranks from time
@@ -392,7 +392,7 @@ class stall_detector {
   }
 
   /// Looks at the reports of all ranks, at most one each.
-  /// @return which rank all wait for in the end, or which circle, if the step has stalled and this
+  /// @return which rank all wait for in the end, or which cycle, if the step has stalled and this
   ///         was not said before; else nothing
   [[nodiscard]] std::optional<std::string> operator()(std::span<progress_report const> reports) {
     auto still = std::int64_t{-1};
