@@ -54,17 +54,17 @@ progress_report at(
       .silence_ms = 0};
 }
 // Of a rank that tells in what it waits, and whom where no message says that.
-progress_report waiting(int rank, instruction const& in, int whom = -1) {
+progress_report waiting(int rank, instruction const& in, int peer = -1) {
   auto report = at(rank, progress_phase::waiting, in);
   report.wait = {
-      .whom = whom,
+      .peer = peer,
       .kind = wait_kind::instruction,
       .call = static_cast<std::uint8_t>(in.kind),
       .axis = grid_axis::pipeline};
   return report;
 }
-progress_report in_group(progress_report report, call_of_group call, grid_axis axis, int whom) {
-  report.wait = {whom, wait_kind::group, static_cast<std::uint8_t>(call), axis};
+progress_report in_group(progress_report report, call_of_group call, grid_axis axis, int peer) {
+  report.wait = {peer, wait_kind::group, static_cast<std::uint8_t>(call), axis};
   return report;
 }
 instruction pass_of(instruction_kind kind, int stage, int microbatch) {
@@ -464,14 +464,14 @@ TEST_CASE("of all waits that lead to one rank, or in cycles, that rank is named"
         all.back().age_ms = 70'000;
         continue;
       }
-      int whom = rank;
-      while (whom == rank) whom = static_cast<int>(random.integer(0, ranks - 1));
-      next[static_cast<std::size_t>(rank)] = whom;
+      int peer = rank;
+      while (peer == rank) peer = static_cast<int>(random.integer(0, ranks - 1));
+      next[static_cast<std::size_t>(rank)] = peer;
       all.back() = in_group(
           all.back(),
           static_cast<call_of_group>(random.integer(0, 6)),
           random.chance(0.5) ? grid_axis::tensor : grid_axis::data,
-          whom);
+          peer);
     }
     auto const full_name = [&](int rank) {
       return name(rank) + " (" + zbpp::coordinates_text(layout, rank) + ")";
@@ -558,7 +558,7 @@ TEST_CASE("reports of any content are survived", "[asio]") {
            .step = number(1),
            .at = random.chance(0.8) ? std::optional(at) : std::nullopt,
            .wait =
-               {.whom = static_cast<std::int32_t>(random.integer(-2, 9)),
+               {.peer = static_cast<std::int32_t>(random.integer(-2, 9)),
                 .kind = static_cast<wait_kind>(random.integer(0, 4)),
                 .call = static_cast<std::uint8_t>(random.integer(0, 255)),
                 .axis = static_cast<grid_axis>(random.integer(0, 4))},

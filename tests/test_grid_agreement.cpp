@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -269,6 +270,53 @@ TEMPLATE_TEST_CASE(
       members,
       {"rank 0 (pipeline 0, tensor 0) called step() for step 1, rank 1 (pipeline 0, tensor 1) "
        "called evaluate(); all ranks have to make the same calls in the same order"});
+}
+
+TEMPLATE_TEST_CASE(
+    "what one member asks for behind a step is no other call, and resume on one alone is",
+    "[grid]",
+    threads,
+    virtual_time) {
+  auto const evaluated = run_members<TestType>(
+      step_kind::synchronous,
+      0,
+      left_out::nothing,
+      no_options,
+      [](int member, pipeline<TestType>& pipe) {
+        if (member == 0)
+          pipe.run(4, [](step_result const&) { return zbpp::after_step::go_on; });
+        else
+          pipe.run(4);
+        pipe.evaluate();
+      });
+  for (auto const& text : evaluated) CHECK(text.empty());
+  auto const resumed = run_replicas<TestType>(
+      step_kind::unchecked, no_options, [](int replica, pipeline<TestType>& pipe) {
+        pipe.step();
+        if (replica == 0) pipe.resume(pipe.state());
+        pipe.step();
+      });
+  check_all(
+      resumed,
+      {"rank 0 (pipeline 0, replica 0) called step() for step 1 behind resume(), rank 1 (pipeline "
+       "0, replica 1) called step() for step 1 without resume(); "});
+}
+
+TEMPLATE_TEST_CASE(
+    "a learning rate that throws on one replica ends the calls of all",
+    "[grid]",
+    threads,
+    virtual_time) {
+  auto const texts = run_replicas<TestType>(
+      step_kind::synchronous,
+      [](int replica) {
+        return training_options{.learning_rate = [=](std::int64_t) -> double {
+          if (replica == 1) throw std::runtime_error("no rate");
+          return 0.5;
+        }};
+      },
+      run_four<TestType>);
+  check_all(texts, {"no rate"});
 }
 
 TEMPLATE_TEST_CASE(

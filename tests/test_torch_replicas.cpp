@@ -323,6 +323,16 @@ TEST_CASE("what replicas save is complete, or refused by name", "[torch][replica
           static_cast<void>(plain_microbatches(of.model, 0, 1));
           save_checkpoint(file(of), of.parts, of.pipe);
         });
+  // What fails on one fails on both.
+  std::string const waits =
+      "the gradient of 'layers.0' waits for a step, and each replica has another; save when the "
+      "optimizer has stepped and its gradients are cleared";
+  auto const both = refused(true, [&](auto of) {
+    if (of.number == 0) static_cast<void>(plain_microbatches(of.model, 0, 1));
+    save_checkpoint(file(of), of.parts, of.pipe);
+  });
+  CHECK(both[0] == waits);
+  CHECK_THAT(both[1], Catch::EndsWith("replica 0: " + waits));
   for (auto const& each : files) CHECK(load_checkpoint(each, older(0)).steps == 1);
 }
 

@@ -77,8 +77,8 @@ class progress_observer {
 /// @return in what an engine waits that is at an instruction, and for whom
 template <class Engine>
 [[nodiscard]] progress_wait wait_of(Engine const& engine) {
-  auto const whom = engine.waits_for_replicas() ? engine.awaited_replica() : engine.blocked_by();
-  return {whom, wait_kind::instruction, static_cast<std::uint8_t>(engine.at()->kind)};
+  auto const peer = engine.waits_for_replicas() ? engine.awaited_replica() : engine.blocked_by();
+  return {peer, wait_kind::instruction, static_cast<std::uint8_t>(engine.at()->kind)};
 }
 
 /// Is the base of an executor with one rank in this process. An executor adds a transport and

@@ -41,7 +41,7 @@ enum class wait_kind : std::uint8_t {
 struct progress_wait {
   /// In a group a rank of the run; in an instruction a replica, or a channel of the `state_map`;
   /// the root of a broadcast. Below 0: it does not say.
-  std::int32_t whom = -1;
+  std::int32_t peer = -1;
   wait_kind kind = wait_kind::none;
   std::uint8_t call = 0;  ///< an `instruction_kind`, `call_of_group` or `call_kind`, by `kind`
   grid_axis axis = grid_axis::pipeline;  ///< of the group
@@ -88,7 +88,7 @@ inline void put(wire_writer& to, std::optional<instruction> const& given) {
 inline void put(wire_writer& to, progress_report const& report) {
   to.put(report.rank).put(static_cast<std::uint8_t>(report.phase)).put(report.step);
   put(to, report.at);
-  to.put(report.wait.whom).put(static_cast<std::uint8_t>(report.wait.kind)).put(report.wait.call);
+  to.put(report.wait.peer).put(static_cast<std::uint8_t>(report.wait.kind)).put(report.wait.call);
   to.put(static_cast<std::uint8_t>(report.wait.axis)).put(report.age_ms).put(report.silence_ms);
 }
 
@@ -101,7 +101,7 @@ inline void put(wire_writer& to, progress_report const& report) {
   report.phase = static_cast<progress_phase>(get_below(from, 6, "the phase of a rank is"));
   report.step = from.get<std::int64_t>();
   report.at = get_instruction(from);
-  report.wait.whom = from.get<std::int32_t>();
+  report.wait.peer = from.get<std::int32_t>();
   report.wait.kind = static_cast<wait_kind>(get_below(from, 5, "the kind of a wait is"));
   report.wait.call = get_below(from, instruction_kinds, "the call that a rank waits in is");
   report.wait.axis = static_cast<grid_axis>(get_below(from, 5, "the axis of a group is"));

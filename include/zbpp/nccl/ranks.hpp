@@ -41,6 +41,9 @@ class ranks {
   ranks(asio::rendezvous& run, grid_layout layout, ranks_settings settings = {})
       : run_(&run), layout_(std::move(layout)), settings_(std::move(settings)) {}
 
+  /// @return the grid that the run is; null where it is none
+  [[nodiscard]] grid_layout const* layout() const noexcept { return layout_ ? &*layout_ : nullptr; }
+
  private:
   asio::rendezvous* run_;
   std::optional<grid_layout> layout_;

@@ -39,6 +39,8 @@
 #include <zbpp/runtime/training.hpp>
 #include <zbpp/runtime/transport.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -304,14 +306,16 @@ class engine {
   // out a collective call is found by that, since no other call takes its place.
   bool has_ended() {
     if (grid_ == nullptr || has_ended_) return true;
-    auto& tensor = grid_->tensor();
-    auto& expert = grid_->expert();
+    // Behind the last W of a stage with experts their gradients are added up.
+    bool const adds_experts = is_training() && grid_->expert().size() > 1;
+    std::array const axes{grid_axis::tensor, grid_axis::expert, grid_axis::expert_data};
+    auto const groups = std::span(axes).first(adds_experts ? 3 : 2);
     if (!std::exchange(is_ending_, true)) {
       awaited_ = {};
-      tensor.end_step();
-      expert.end_step();
+      for (auto const axis : groups) grid_->along(axis).end_step();
     }
-    has_ended_ = tensor.has_ended_step() && expert.has_ended_step();
+    has_ended_ = std::ranges::all_of(
+        groups, [&](grid_axis axis) { return grid_->along(axis).has_ended_step(); });
     is_ending_ = !has_ended_;
     return has_ended_;
   }

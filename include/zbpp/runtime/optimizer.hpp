@@ -193,6 +193,8 @@ class optimizer_ref {
   [[nodiscard]] bool is_replicated(int layer) const {
     return calls_->is_replicated != nullptr && calls_->is_replicated(object_, layer);
   }
+  /// @return whether it can say so of a layer
+  [[nodiscard]] bool marks_replicated() const noexcept { return calls_->is_replicated != nullptr; }
   [[nodiscard]] int tied_layers() const {
     int count = 0;
     for (int layer = 0; layer < layers(); ++layer) count += is_tied(layer) ? 1 : 0;

@@ -240,6 +240,7 @@ class pipeline {
   // With those of the ranks that its ranks wait for.
   std::vector<std::vector<std::byte>> compared_calls_;
   bool has_compared_plans_ = false;
+  bool has_compared_replicas_ = false;    // their plans
   bool has_compared_weights_ = false;     // since the weights were loaded
   std::int64_t evaluations_ = 0;          // since the last step
   detail::run_statement asked_steps_;     // by the user, in the call that runs
@@ -380,6 +381,7 @@ void pipeline<Backend>::execute(program_run& of, std::int64_t count, step_callba
     compare_with_grid(stated);
   } catch (...) {
     if constexpr (proposes<Backend>) report_callback();  // other processes are told
+    failures_.assign(1, {{.rank = executor_.ranks().front()}, {}, std::current_exception()});
     throw;
   }
   executor_.start_run();
@@ -402,18 +404,18 @@ void pipeline<Backend>::execute(program_run& of, std::int64_t count, step_callba
 // Says what ranks compare of the steps that come next.
 template <backend Backend>
 detail::run_statement pipeline<Backend>::statement_of(program_run const& of, std::int64_t count) {
-  bool const is_training = &of == training_.get();
+  if (&of != training_.get()) return {.is_training = false, .step = state_.steps};
   auto stated = asked_steps_;
-  stated.is_training = is_training;
   stated.step = state_.steps;
   stated.at_once = count;
-  if (!is_training) return stated;
+  stated.compares_weights = compares_weights_ && !has_compared_weights_;
   // Where ranks agree on steps, they do not wait for each other besides.
   stated.step_decides = stated.step_decides && of.agreements == nullptr;
   try {
     for (std::size_t here = 0; here < memory_.size() && !stated.terms; ++here)
       if (auto* const part = agreements_.of(here); part != nullptr) stated.terms = part->terms();
   } catch (...) {  // a learning rate threw
+    detail::grid_of<Backend>(executor_, executor_.ranks().front()).fail(std::current_exception());
     report_callback();
   }
   return stated;
@@ -422,21 +424,27 @@ detail::run_statement pipeline<Backend>::statement_of(program_run const& of, std
 // Compares with the other pipelines of a grid what all of them need alike.
 template <backend Backend>
 void pipeline<Backend>::compare_with_grid(detail::run_statement const& stated) {
-  if (!std::exchange(has_compared_plans_, true))
-    for_each_rank(
-        [&](auto, int rank, auto, rank_grid& grid) { detail::compare_plans(plan_, rank, grid); });
+  auto const compare_plans = [&](bool is_training) {
+    for_each_rank([&](auto, int rank, auto, rank_grid& grid) {
+      detail::compare_plans(plan_, rank, grid, is_training);
+    });
+  };
+  if (!std::exchange(has_compared_plans_, true)) compare_plans(false);
+  if (stated.is_training && !std::exchange(has_compared_replicas_, true)) compare_plans(true);
   if constexpr (!proposes<Backend>)
     detail::compare_calls(
         plan_,
         stated,
         detail::grid_of<Backend>(executor_, executor_.ranks().front()),
         compared_calls_);
-  if (stated.is_training && compares_weights_ && !std::exchange(has_compared_weights_, true))
+  if (stated.compares_weights) {
+    has_compared_weights_ = true;
     for_each_rank([&](std::size_t here, int rank, auto stages, rank_grid& grid) {
       detail::run_at<Backend>(executor_, rank, memory_[here].buffers, [&](pass_context ctx) {
         detail::compare_weights(plan_, rank, stages, grid, ctx);
       });
     });
+  }
 }
 
 // Notes what went wrong in this process, the first failure first.

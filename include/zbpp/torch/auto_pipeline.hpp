@@ -150,7 +150,8 @@ template <shares_costs Rendezvous, backend Backend, optimizer_maker Make>
     stage_ends const& ends,
     Make const& make_optimizer,
     auto_settings settings) {
-  auto const* const grid = by.layout();
+  grid_layout const* grid = nullptr;
+  if constexpr (requires { by.layout(); }) grid = by.layout();
   try {
     settings.pipeline.rank = grid ? grid->coordinates(meeting.rank()).pipeline : meeting.rank();
     if (settings.ranks == 0)

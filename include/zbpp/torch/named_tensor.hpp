@@ -47,10 +47,10 @@ using module_list = std::vector<::torch::nn::Module*>;
 
 namespace detail {
 
-/// @return the modules of a stage or layer; none of a callable
+/// @return the modules of a stage or layer; none of a callable, or of modules that are const
 template <class Module>
 [[nodiscard]] module_list modules_of(Module from) {
-  if constexpr (module_pointer<Module>)
+  if constexpr (module_pointer<Module> && requires { module_list{&*from}; })
     return from ? module_list{&*from} : module_list{};
   else if constexpr (requires { from.modules(); })
     return from.modules();

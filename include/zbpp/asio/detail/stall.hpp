@@ -164,14 +164,14 @@ class stall_report {
         text += " between steps";
       else if (report.at)
         text += " in " + describe(*report.at);
-      return wait(rank, in.whom, text);
+      return wait(rank, in.peer, text);
     }
     // For the first that has not come.
     int other = 0;
     while (other < ranks() && reports_[index(other)] &&
            reports_[index(other)]->wait.kind == in.kind)
       ++other;
-    auto const call = rank_call{.kind = static_cast<call_kind>(in.call), .root = in.whom};
+    auto const call = rank_call{.kind = static_cast<call_kind>(in.call), .root = in.peer};
     wait(rank, other, in.kind == wait_kind::run ? call.name() : "run() behind a step");
   }
 
@@ -187,7 +187,7 @@ class stall_report {
       auto const& i = row[at];
       if (i.is_pass()) return explain_message(rank, at, report.step);
       if (is_told && static_cast<std::uint8_t>(i.kind) == report.wait.call)
-        return wait(rank, awaited_by(rank, i, report.wait.whom), describe(i));
+        return wait(rank, awaited_by(rank, i, report.wait.peer), describe(i));
       // Where a device adds gradients up, its host does not know how far it is.
       if (auto const next = is_told ? nobody : late_replica(rank, i, report.step); next != nobody)
         return wait(rank, next, describe(i));

@@ -213,12 +213,14 @@ ZBPP_INLINE std::vector<std::string> run_folder::together(
   std::exception_ptr thrown;
   try {
     work(own);
-  } catch (std::exception const& wrong) {
-    auto const* const known = dynamic_cast<error const*>(&wrong);
-    own = static_cast<char>(known != nullptr ? known->code() : errc::peer_failed);
-    own += zbpp::detail::text_of(wrong);
+  } catch (error const& known) {
+    own = static_cast<char>(known.code());
+    thrown = std::current_exception();
+  } catch (...) {
+    own = static_cast<char>(errc::peer_failed);
     thrown = std::current_exception();
   }
+  if (thrown) own += zbpp::detail::text_of(thrown);
   auto const parts = processes_->all_gather(std::as_bytes(std::span(own)));
   if (thrown) std::rethrow_exception(thrown);
   std::vector<std::string> all;

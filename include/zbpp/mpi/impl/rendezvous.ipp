@@ -141,7 +141,7 @@ ZBPP_INLINE void broadcast(meeting_place& place, MPI_Comm among) {
 /// Is what MPI_Finalize has to know of a rendezvous. It stays, as processes make few.
 struct at_finalize {
   MPI_Comm among;
-  rendezvous* alive;  // null once it is destroyed
+  std::atomic<rendezvous*> alive;  // null once it is destroyed
   std::thread::id thread = std::this_thread::get_id();
   MPI_Request all_are_here = MPI_REQUEST_NULL;
   at_finalize* before = nullptr;  // of the rendezvous made before
@@ -154,10 +154,14 @@ struct at_finalize {
 
 // Others would wait for a rank that waits for them in MPI_Finalize.
 ZBPP_INLINE void leave(rendezvous& by, std::thread::id thread) {
-  // On another thread nobody is told: that of the run may be in a call that waits for others.
-  if (std::this_thread::get_id() != thread) abort_together();
   auto& run = by.control_channel();
-  if (run.board().read().phase != asio::progress_phase::outside) {
+  bool const is_in_step = run.board().read().phase != asio::progress_phase::outside;
+  // On another thread nobody is told: that of the run may be in a call that waits for others.
+  if (std::this_thread::get_id() != thread) {
+    if (is_in_step) abort_together();
+    return;
+  }
+  if (is_in_step) {
     run.loop().exclusively([&] { run.on_failure({}); });  // what it calls may be destroyed
     by.fail("left the run: its program called std::exit or MPI_Finalize in a step");
   }
@@ -165,15 +169,21 @@ ZBPP_INLINE void leave(rendezvous& by, std::thread::id thread) {
   if (run.is_told_of_failure()) abort_together();
 }
 
-// Where some ranks abort while others are further in MPI_Finalize, mpirun of Open MPI may hang.
-ZBPP_INLINE int end_together(MPI_Comm, int, void*, void*) {
-  auto* const last = last_of_process().load();
-  for (auto* each = last; each != nullptr; each = each->before)
-    if (each->alive != nullptr) leave(*each->alive, each->thread);
+// Where some ranks abort while others are further in MPI_Finalize, mpirun of Open MPI may hang; so
+// all wait for each other, for a while.
+ZBPP_INLINE int end_together(MPI_Comm, int, void*, void*) noexcept {
+  auto* const last = last_of_process().load(std::memory_order_acquire);  // sees what is in the list
+  try {
+    for (auto* each = last; each != nullptr; each = each->before)
+      if (auto* const alive = each->alive.load(std::memory_order_relaxed); alive != nullptr)
+        leave(*alive, each->thread);
+  } catch (...) {  // MPI, which calls, knows no exceptions
+    abort_together();
+  }
+  auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   for (auto* each = last; each != nullptr; each = each->before)
     MPI_Ibarrier(each->among, &each->all_are_here);
-  for (auto* each = last; each != nullptr; each = each->before)
-    await(each->all_are_here, std::chrono::steady_clock::time_point::max());
+  for (auto* each = last; each != nullptr; each = each->before) await(each->all_are_here, end);
   return MPI_SUCCESS;
 }
 
@@ -181,9 +191,10 @@ ZBPP_INLINE int end_together(MPI_Comm, int, void*, void*) {
 [[nodiscard]] ZBPP_INLINE at_finalize* note(MPI_Comm among, rendezvous& alive) {
   auto* const added = new at_finalize{among, &alive};
   auto& last = last_of_process();
-  added->before = last.load();
-  while (!last.compare_exchange_weak(added->before, added)) {
-  }
+  added->before = last.load(std::memory_order_relaxed);
+  while (!last.compare_exchange_weak(
+      added->before, added, std::memory_order_release, std::memory_order_relaxed)) {
+  }  // released: whoever reads the list sees what is in it
   if (added->before == nullptr) call_at_finalize(end_together);
   return added;
 }
@@ -196,7 +207,7 @@ ZBPP_INLINE rendezvous::rendezvous(MPI_Comm among, asio::rendezvous_settings set
       ending_(detail::note(get(), *this)) {}
 
 ZBPP_INLINE rendezvous::~rendezvous() {
-  ending_->alive = nullptr;
+  ending_->alive.store(nullptr, std::memory_order_relaxed);  // on the thread that may end the run
   if (control_channel().is_told_of_failure()) detail::fail_at_finalize();
 }
 

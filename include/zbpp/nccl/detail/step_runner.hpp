@@ -214,7 +214,11 @@ class step_launcher {
       try {
         if (engine.at()) board.wait(asio::wait_of(engine));
         wait_.until_informed(
-            engine.blocked_by(), engine.waits_for_replicas(), active.states.get(), wake, seen);
+            engine.blocked_by(),
+            engine.waits_for_replicas() || engine.is_ending(),
+            active.states.get(),
+            wake,
+            seen);
       } catch (...) {
         engine.fail(std::current_exception());
       }

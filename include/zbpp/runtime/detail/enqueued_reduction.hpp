@@ -60,8 +60,8 @@ class enqueued_reduction {
   /// Begins the sum of a stage.
   /// @param asked  what this rank asks for behind the step
   template <class PassObserver>
-  void start(int chunk, after_step asked, double /*rate*/, PassObserver const&, pass_context) {
-    if (is_agreed_ && !has_told_) tell(asked);
+  void start(int chunk, after_step asked, double rate, PassObserver const&, pass_context) {
+    if (is_agreed_ && !has_told_) tell(asked, rate);
     has_told_ = true;
     sums_->start(chunk);
   }
@@ -92,13 +92,15 @@ class enqueued_reduction {
   struct request {
     std::uint32_t mark = expected_mark;
     after_step asked = after_step::go_on;
+    double rate = 0;
 
     static constexpr std::uint32_t expected_mark = 0x41534b44U;  // no collective call begins so
   };
 
-  void tell(after_step asked) {
+  void tell(after_step asked, double rate) {
     asked_ = asked;
-    request const own{.asked = asked};
+    rate_ = rate;
+    request const own{.asked = asked, .rate = rate};
     for (int to = 0; to < replicas_->size(); ++to)
       if (to != replicas_->place()) replicas_->send(to, std::as_bytes(std::span(&own, 1)), {});
   }
@@ -112,6 +114,7 @@ class enqueued_reduction {
       if (bytes_.size() == sizeof other) std::memcpy(&other, bytes_.data(), sizeof other);
       if (bytes_.size() != sizeof other || other.mark != request::expected_mark)
         refuse_collective_call(heard_);
+      if (other.rate != rate_) refuse_rates(*replicas_, rate_, heard_, other.rate);
       asked_ = std::max(asked_, std::min(other.asked, after_step::stop));
     }
     return true;
@@ -121,6 +124,7 @@ class enqueued_reduction {
   gradient_sums* sums_;
   bool is_agreed_;  // whether ranks agree on steps
   after_step asked_ = after_step::go_on;
+  double rate_ = 0;  // of the step
   bool has_told_ = false;
   bool is_awaited_ = false;
   int heard_ = 0;                 // replicas, in their order

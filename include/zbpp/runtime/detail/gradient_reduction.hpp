@@ -28,6 +28,10 @@ namespace zbpp::detail {
 /// Refuses what a replica sends that is of no sum.
 /// @throws error (no_agreement)
 [[noreturn]] void refuse_collective_call(int replica);
+/// Refuses a replica that steps by another learning rate.
+/// @throws error (no_agreement)
+[[noreturn]] void refuse_rates(
+    group_link const& replicas, double own_rate, int replica, double rate);
 
 /// Takes the part of one rank in the sums of a step.
 ///

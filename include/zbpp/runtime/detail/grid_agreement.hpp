@@ -14,16 +14,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace zbpp::detail {
 
-/// Compares the plan of a rank with those of the ranks that it waits for in passes or in sums: its
-/// tensor group, and its replicas where they add gradients up or share experts. Blocks until they
-/// are here; call it in front of the first step.
+/// Compares the plan of a rank with those of the ranks that it waits for: in passes its tensor
+/// group and those that it shares experts with, in training its replicas, where they add gradients
+/// up. Blocks until they are here; call it in front of the first call, and of the first step.
+/// @param is_training  with the replicas, in place of the others
 /// @throws error (no_agreement) that names what differs, the same on all of them
-void compare_plans(plan const& planned, int rank, rank_grid& grid);
+void compare_plans(plan const& planned, int rank, rank_grid& grid, bool is_training);
 
 /// @return a digest of weights: that of others is another one, but for one in 2^64
 [[nodiscard]] std::uint64_t digest_of(std::span<float const> weights) noexcept;

@@ -21,8 +21,8 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -62,6 +62,7 @@ class plan_runner {
   void run(plan const& next) {
     auto const state = current().state();
     auto const before = pipeline_->planned();
+    bool const has_compared = pipeline_->has_compared_weights_;  // which stay what they are
     pipeline_.reset();
     try {
       pipeline_ = make(next);
@@ -69,14 +70,14 @@ class plan_runner {
       auto const refused = std::current_exception();
       try {
         pipeline_ = make(before);
-        pipeline_->resume(state);
+        resume(state, has_compared);
       } catch (...) {  // for the same reason, such as a run of processes that is over
         pipeline_.reset();
         std::rethrow_exception(refused);
       }
       throw;
     }
-    pipeline_->resume(state);
+    resume(state, has_compared);
     runs_count_ = false;
   }
 
@@ -94,6 +95,7 @@ class plan_runner {
   [[nodiscard]] timeline longest(timeline own) {
     for (auto* const members : partners()) {
       members->exchange(std::as_bytes(own.all()), parts_);
+      std::optional<timeline> found;  // the first of those, which all members find
       for (auto const& bytes : parts_) {
         if (bytes.size() != own.all().size_bytes())
           throw error(errc::no_agreement, "pipelines of a grid ran different numbers of passes");
@@ -103,8 +105,9 @@ class plan_runner {
           auto const to = other[rank];
           std::memcpy(to.data(), std::exchange(from, from + to.size_bytes()), to.size_bytes());
         }
-        if (cost(other) > cost(own)) own = std::move(other);
+        if (!found || cost(other) > cost(*found)) found = std::move(other);
       }
+      own = std::move(*found);
     }
     return own;
   }
@@ -127,6 +130,10 @@ class plan_runner {
   [[nodiscard]] bool runs_count() const noexcept { return runs_count_; }
 
  private:
+  void resume(training_state const& state, bool has_compared_weights) {
+    pipeline_->resume(state);
+    pipeline_->has_compared_weights_ = has_compared_weights;
+  }
   // All ranks of a pipeline have the partners of its first one.
   [[nodiscard]] rank_grid& own_grid() {
     return grid_of<Backend>(current().executor_, current().executor_.ranks().front());

@@ -27,6 +27,15 @@ ZBPP_INLINE void refuse_collective_call(int replica) {
           "replicas between steps");
 }
 
+ZBPP_INLINE void refuse_rates(
+    group_link const& replicas, double own_rate, int replica, double rate) {
+  throw error(
+      errc::no_agreement,
+      "training_options::learning_rate is " + number_text(own_rate) + " on " +
+          replicas.name_of(replicas.place()) + " and " + number_text(rate) + " on " +
+          replicas.name_of(replica) + "; give all ranks the same");
+}
+
 ZBPP_INLINE gradient_reduction::gradient_reduction(
     int rank,
     program const& program,
@@ -262,11 +271,7 @@ ZBPP_INLINE void gradient_reduction::advance(chunk_sum& own) {
 ZBPP_INLINE void gradient_reduction::check_rates() const {
   for (int from = 0; from < size(); ++from)
     if (from != place() && rates_[index(from)] != rate_)
-      throw error(
-          errc::no_agreement,
-          "training_options::learning_rate is " + number_text(rate_) + " on " +
-              replicas_->name_of(place()) + " and " + number_text(rates_[index(from)]) + " on " +
-              replicas_->name_of(from) + "; give all ranks the same");
+      refuse_rates(*replicas_, rate_, from, rates_[index(from)]);
 }
 
 // Adds up the share of this rank, and gives it to all that need it.

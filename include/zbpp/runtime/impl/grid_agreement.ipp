@@ -37,8 +37,9 @@ void or_fail(rank_grid const& grid, Work const& work) {
   }
 }
 
-ZBPP_INLINE void compare_plans(plan const& planned, int rank, rank_grid& grid) {
-  if (!grid.has_members()) return;
+ZBPP_INLINE void compare_plans(plan const& planned, int rank, rank_grid& grid, bool is_training) {
+  bool const reduces = reduces_gradients(planned.program());
+  if (!grid.has_members() || (is_training && !reduces)) return;
   auto items = fingerprint(planned);
   std::erase_if(
       items, [](agreement_item const& item) { return is_of_costs(item) && item.name != "policy"; });
@@ -47,8 +48,9 @@ ZBPP_INLINE void compare_plans(plan const& planned, int rank, rank_grid& grid) {
   items.push_back(zbpp::make_item("instructions of rank " + std::to_string(rank), row));
   constexpr std::string_view cure = "give pipelines that wait for each other the same plan";
   or_fail(grid, [&] {
+    if (is_training) return agree(grid.data(), items, cure);
     agree(grid.tensor(), items, cure);
-    agree(reduces_gradients(planned.program()) ? grid.data() : grid.expert(), items, cure);
+    agree(grid.expert(), items, cure);
   });
 }
 
@@ -57,7 +59,7 @@ struct layer_weights {
   std::string name;
   std::uint64_t digest = 0;
   bool is_replicated = false;
-  bool is_uniform = true;  ///< all weights are the same, as members often begin with
+  bool may_be_unmarked = false;  ///< it can be marked, is not, and its weights say something
 };
 
 // In words and by four sums beside each other, since multiplications wait for each other.
@@ -90,7 +92,9 @@ ZBPP_INLINE std::uint64_t digest_of(std::span<float const> weights) noexcept {
                    std::to_string(numbers[chunk]),
            .digest = digest_of(copy),
            .is_replicated = optimizer.is_replicated(layer),
-           .is_uniform = std::ranges::adjacent_find(copy, std::not_equal_to<>()) == copy.end()});
+           .may_be_unmarked =
+               optimizer.marks_replicated() && !optimizer.is_replicated(layer) &&
+               std::ranges::adjacent_find(copy, std::not_equal_to<>()) != copy.end()});
     }
   }
   return all;
@@ -99,8 +103,7 @@ ZBPP_INLINE std::uint64_t digest_of(std::span<float const> weights) noexcept {
 /// Refuses layers that all members of a group have whole and that are not marked so.
 ZBPP_INLINE void refuse_unmarked(group& members, std::span<layer_weights const> layers) {
   std::vector<std::uint64_t> digests;
-  for (auto const& each : layers)
-    digests.push_back(each.is_replicated || each.is_uniform ? 0 : each.digest);
+  for (auto const& each : layers) digests.push_back(each.may_be_unmarked ? each.digest : 0);
   std::vector<std::vector<std::byte>> all;
   members.compare(std::as_bytes(std::span(digests)), all);
   for (std::size_t at = 0; at < digests.size(); ++at) {
@@ -144,7 +147,9 @@ ZBPP_INLINE void compare_weights(
     compare(grid.tensor(), [](layer_weights const& each) { return each.is_replicated; });
     if (grid.tensor().size() > 1 && agrees_on_steps(planned.program()))
       refuse_unmarked(grid.tensor(), layers);
-    if (reduces) compare(grid.data(), [](layer_weights const&) { return true; });
+    // Replicas with other experts have other weights.
+    auto& replicas = grid.expert().size() > 1 ? grid.expert_data() : grid.data();
+    if (reduces) compare(replicas, [](layer_weights const&) { return true; });
   });
 }
 

@@ -9,6 +9,7 @@
 #include <zbpp/runtime/in_process_grid.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -51,7 +52,8 @@ class grid_failure {
 
 /// Is what a rank of the process has to wait for what others send it.
 struct rank_inbox {
-  std::size_t thread = 0;  // that runs the rank; those of one pipeline may share one
+  // That runs the rank; those of one pipeline may share one. Written as a pipeline is made.
+  std::atomic<std::size_t> thread{0};
   std::mutex guard;
   std::condition_variable arrived;
   wakeup* wake = nullptr;
@@ -160,7 +162,9 @@ class in_process_link final : public group_link {
     if (has_arrived(from)) return;
     made_ = made;
     from_ = from;
-    waiting_.begin(*this, own_.thread, members_[index(from)]->own_.thread);
+    auto const thread = own_.thread.load(std::memory_order_relaxed);
+    auto const other = members_[index(from)]->own_.thread.load(std::memory_order_relaxed);
+    waiting_.begin(*this, thread, other);
     try {
       std::unique_lock lock(own_.guard);
       while (queues_[index(from)].empty()) {
@@ -169,10 +173,10 @@ class in_process_link final : public group_link {
         own_.arrived.wait(lock);
       }
     } catch (...) {
-      waiting_.end(own_.thread);
+      waiting_.end(thread);
       throw;
     }
-    waiting_.end(own_.thread);
+    waiting_.end(thread);
   }
   /// @return whether what the rank waits for is not here
   [[nodiscard]] bool is_waiting() const {
@@ -283,7 +287,8 @@ ZBPP_INLINE void grid_place::check(int ranks, bool waits_alone, bool shares_thre
   for (int rank = 0; rank < ranks; ++rank) {
     auto const first = layout.rank_of({shares_thread ? 0 : rank, at_.data, at_.tensor});
     auto const own = layout.rank_of({rank, at_.data, at_.tensor});
-    owner_->shared_->inbox_of[detail::index(own)]->thread = detail::index(first);
+    owner_->shared_->inbox_of[detail::index(own)]->thread.store(
+        detail::index(first), std::memory_order_relaxed);
   }
 }
 
@@ -308,7 +313,7 @@ ZBPP_INLINE in_process_grid::in_process_grid(grid const& stated)
   shared_->links_of.resize(detail::index(layout_.ranks()));
   for (int rank = 0; rank < layout_.ranks(); ++rank) {
     shared_->inbox_of.push_back(&shared_->inboxes.emplace_back());
-    shared_->inboxes.back().thread = detail::index(rank);
+    shared_->inboxes.back().thread.store(detail::index(rank), std::memory_order_relaxed);
     auto const at = layout_.coordinates(rank);
     shared_->grids.emplace_back(
         at, [this, at](std::exception_ptr const& why) { fail(at, detail::text_of(why)); });

@@ -129,6 +129,7 @@ ZBPP_INLINE step_terms terms_beside(run_statement const& run, run_statement cons
 ZBPP_INLINE run_mismatch compare(run_statement const& one, run_statement const& other) noexcept {
   if (one.is_training != other.is_training) return run_mismatch::calls;
   if (one.step != other.step) return run_mismatch::steps;
+  if (one.compares_weights != other.compares_weights) return run_mismatch::loads;
   if (one.at_once != other.at_once || one.step_decides != other.step_decides ||
       one.pause_decides != other.pause_decides)
     return run_mismatch::calls;
@@ -183,6 +184,8 @@ ZBPP_INLINE std::string mismatch(
     if (found == run_mismatch::calls && text_of(one) == text_of(other)) text += way_text(run);
     if (found == run_mismatch::steps && !run.is_training)
       text += " at step " + std::to_string(run.step);
+    if (found == run_mismatch::loads)
+      text += run.compares_weights ? " behind resume()" : " without resume()";
     return text;
   };
   return tell(place_of_one, one) + ", " + tell(place_of_other, other) +

@@ -14,6 +14,7 @@
 #include <array>
 #include <cstddef>
 #include <deque>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -384,23 +385,49 @@ inline void require_names(std::vector<named_tensor> const& entries) {
   }
 }
 
-/// Leaves what this replica saves: what no replica before it has. Undefined values, which another
-/// one keeps, go.
-inline void divide_entries(
-    group& replicas, std::filesystem::path const& file, std::vector<named_tensor>& entries) {
-  auto own = std::string("save_checkpoint") + '\0' + file.string() + '\0';
-  for (auto const& each : entries) own += (each.value.defined() ? '+' : '-') + each.name + '\0';
+/// Does a part of saving, and gives what the replicas tell each other of it. Where it fails on one,
+/// it throws on all, so that none goes on alone.
+/// @param work  gives what this replica tells
+template <class Work>
+[[nodiscard]] std::vector<std::string> save_together(group& replicas, Work const& work) {
+  std::string own;
+  std::exception_ptr thrown;
+  try {
+    own = std::string("save_checkpoint") + '\0' + work();
+  } catch (...) {
+    thrown = std::current_exception();
+    own = std::string("save_checkpoint failed") + '\0' + zbpp::detail::text_of(thrown);
+  }
   std::vector<std::vector<std::byte>> all;
   replicas.exchange(std::as_bytes(std::span(own)), all);
+  if (thrown) std::rethrow_exception(thrown);
+  std::vector<std::string> answers;
+  for (auto const& bytes : all) {
+    std::string text(reinterpret_cast<char const*>(bytes.data()), bytes.size());
+    auto const replica = "replica " + std::to_string(answers.size());
+    auto const call = text.substr(0, text.find('\0'));
+    text.erase(0, call.size() + 1);
+    if (call == "save_checkpoint failed") throw error(errc::peer_failed, replica + ": " + text);
+    if (call != "save_checkpoint")
+      throw error(
+          errc::no_agreement, replica + " makes another call; let all save behind one step");
+    answers.push_back(std::move(text));
+  }
+  return answers;
+}
+
+/// Leaves what this replica saves: what no replica before it has. Undefined values, which another
+/// one keeps, go.
+/// @param all  of each replica, its file and the names of its entries
+inline void divide_entries(
+    group const& replicas,
+    std::vector<std::string> const& all,
+    std::vector<named_tensor>& entries) {
   std::map<std::string, std::size_t> saves;  // by name, which replica
   std::map<std::string, std::size_t> files;
   for (std::size_t n = 0; n < all.size(); ++n) {
-    std::istringstream texts({reinterpret_cast<char const*>(all[n].data()), all[n].size()});
-    std::string call, path, name;
-    if (!std::getline(texts, call, '\0') || call != "save_checkpoint")
-      throw error(
-          errc::no_agreement,
-          "replica " + std::to_string(n) + " makes another call; let all save behind one step");
+    std::istringstream texts(all[n]);
+    std::string path, name;
     for (std::getline(texts, path, '\0'); std::getline(texts, name, '\0');) {
       auto& by = saves.emplace(name.substr(1), all.size()).first->second;
       if (name.front() == '-' || by < all.size()) continue;
@@ -440,20 +467,33 @@ inline void save_checkpoint(
   group alone;
   auto& among = replicas == nullptr ? alone : *replicas;
   std::vector<named_tensor> all;
-  for (auto const& part : parts) {
-    bool const has_optimizer = static_cast<bool>(part.state_.save);
-    for (auto const& each : part.entries_)
-      if (each.value.defined()) all.push_back(each);
-    if (has_optimizer) part.state_.save(all);
-    if (!has_optimizer && state.accumulated == 0) continue;
-    for (auto const& each : part.entries_)
-      detail::save_gradient(each, has_optimizer, among.size() == 1, all);
-  }
-  detail::require_names(all);
-  detail::divide_entries(among, path, all);
-  if (all.empty() && among.size() > 1) return;
-  detail::write_tensors(
-      path, all, {{"format", "pt"}, {checkpoint::training_key, checkpoint::to_text(state)}});
+  auto const answers = detail::save_together(among, [&] {
+    for (auto const& part : parts) {
+      bool const has_optimizer = static_cast<bool>(part.state_.save);
+      for (auto const& each : part.entries_)
+        if (each.value.defined()) all.push_back(each);
+      if (has_optimizer) part.state_.save(all);
+      if (!has_optimizer && state.accumulated == 0) continue;
+      for (auto const& each : part.entries_)
+        detail::save_gradient(each, has_optimizer, among.size() == 1, all);
+    }
+    detail::require_names(all);
+    auto text = path.string() + '\0';
+    for (auto const& each : all) text += (each.value.defined() ? '+' : '-') + each.name + '\0';
+    return text;
+  });
+  detail::divide_entries(among, answers, all);
+  auto const is_of_file = [own = path.string() + '\0'](std::string const& answer) {
+    return answer.starts_with(own);
+  };
+  static_cast<void>(detail::save_together(among, [&] {
+    if (!all.empty() || among.size() == 1)
+      detail::write_tensors(
+          path, all, {{"format", "pt"}, {checkpoint::training_key, checkpoint::to_text(state)}});
+    else if (std::ranges::count_if(answers, is_of_file) == 1)
+      std::filesystem::remove(path);  // of an earlier step, which would not fit the files of others
+    return std::string();
+  }));
 }
 
 inline training_state load_checkpoint(
