@@ -406,7 +406,7 @@ TEST_CASE("replicas share a layer that is divided", "[replicas]") {
   auto const [whole, of_one] = train_one_layer(1, true, step_kind::unchecked);
   CHECK(of_one[0] + of_one[1] == size);
   CHECK(std::ranges::min(of_one) == 0);
-  for (std::size_t const parts : {2, 3, 5}) {
+  for (auto const parts : {std::size_t{2}, std::size_t{3}, std::size_t{5}}) {
     CAPTURE(parts);
     // Each weight is stepped by itself.
     auto const [divided, kept] = train_one_layer(parts, true, step_kind::unchecked);

@@ -408,14 +408,15 @@ detail::run_statement pipeline<Backend>::statement_of(program_run const& of, std
   auto stated = asked_steps_;
   stated.step = state_.steps;
   stated.at_once = count;
-  stated.compares_weights = compares_weights_ && !has_compared_weights_;
+  auto& grid = detail::grid_of<Backend>(executor_, executor_.ranks().front());
+  stated.compares_weights = compares_weights_ && !has_compared_weights_ && grid.has_members();
   // Where ranks agree on steps, they do not wait for each other besides.
   stated.step_decides = stated.step_decides && of.agreements == nullptr;
   try {
     for (std::size_t here = 0; here < memory_.size() && !stated.terms; ++here)
       if (auto* const part = agreements_.of(here); part != nullptr) stated.terms = part->terms();
   } catch (...) {  // a learning rate threw
-    detail::grid_of<Backend>(executor_, executor_.ranks().front()).fail(std::current_exception());
+    grid.fail(std::current_exception());
     report_callback();
   }
   return stated;

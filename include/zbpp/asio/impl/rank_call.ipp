@@ -74,7 +74,7 @@ ZBPP_INLINE void put(wire_writer& to, rank_call const& call) {
   to.put(static_cast<std::uint8_t>(call.kind)).put(call.root).put(call.pipeline);
   to.put(static_cast<std::uint8_t>(
       (run.is_training ? 1 : 0) + (run.terms ? 2 : 0) + (run.step_decides ? 4 : 0) +
-      (run.pause_decides ? 8 : 0)));
+      (run.pause_decides ? 8 : 0) + (run.compares_weights ? 16 : 0)));
   to.put(run.first).put(run.count).put(run.step).put(run.at_once).put(run.pause_every);
   if (run.terms) to.append(std::as_bytes(std::span(&*run.terms, 1)));
 }
@@ -93,11 +93,12 @@ ZBPP_INLINE rank_call get_rank_call(wire_reader& from) {
   call.kind = static_cast<call_kind>(below(6, "the kind of a call is"));
   call.root = from.get<std::int32_t>();
   call.pipeline = from.get<std::int32_t>();
-  auto const marks = below(16, "the marks of a call are");
+  auto const marks = below(32, "the marks of a call are");
   auto& run = call.steps;
   run.is_training = (marks & 1U) != 0;
   run.step_decides = (marks & 4U) != 0;
   run.pause_decides = (marks & 8U) != 0;
+  run.compares_weights = (marks & 16U) != 0;
   run.first = from.get<std::int64_t>();
   run.count = from.get<std::int64_t>();
   run.step = from.get<std::int64_t>();
