@@ -37,8 +37,8 @@ enum class wait_kind : std::uint8_t {
   decision,     ///< the end of a step of run(), where all ranks say what comes next
 };
 
-/// Says for whom a rank waits, and in what.
-struct progress_wait {
+/// Says for whom a rank waits, and in what. Aligned so that clang needs no library for atomic ones.
+struct alignas(8) progress_wait {
   /// In a group a rank of the run; in an instruction a replica, or a channel of the `state_map`;
   /// the root of a broadcast. Below 0: it does not say.
   std::int32_t peer = -1;
@@ -151,7 +151,7 @@ class progress_board {
 
  private:
   // What an instruction is about.
-  struct place {
+  struct alignas(8) place {
     std::int32_t stage = -1;  // -1: of none
     std::int32_t microbatch = 0;
   };
