@@ -94,7 +94,7 @@ class plan_runner {
   /// @throws error (no_agreement) when they ran other passes
   [[nodiscard]] timeline longest(timeline own) {
     for (auto* const members : partners()) {
-      members->exchange(std::as_bytes(own.all()), parts_);
+      members->compare(std::as_bytes(own.all()), parts_);
       std::optional<timeline> found;  // the first of those, which all members find
       for (auto const& bytes : parts_) {
         if (bytes.size() != own.all().size_bytes())

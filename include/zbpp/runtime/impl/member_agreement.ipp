@@ -26,7 +26,7 @@ ZBPP_INLINE void member_agreement::join(group& members, std::size_t layers) {
 
 ZBPP_INLINE after_step member_agreement::agree(step_terms const& own, after_step request) {
   statement const stated{own, static_cast<std::int64_t>(request)};
-  members_->exchange(std::as_bytes(std::span(&stated, 1)), all_);
+  members_->compare(std::as_bytes(std::span(&stated, 1)), all_);
   auto most = stated.request;
   for (std::size_t member = 0; member < all_.size(); ++member) {
     statement other;
@@ -54,7 +54,7 @@ ZBPP_INLINE after_step member_agreement::agree(step_terms const& own, after_step
 
 ZBPP_INLINE void member_agreement::combine(std::span<layer_gradients> own) {
   if (is_alone()) return;
-  members_->exchange(std::as_bytes(std::span<layer_gradients const>(own)), all_);
+  members_->compare(std::as_bytes(std::span<layer_gradients const>(own)), all_);
   auto const read = [&](std::size_t member, std::vector<layer_gradients>& to) {
     to.resize(all_[member].size() / sizeof(layer_gradients));
     if (!to.empty()) std::memcpy(to.data(), all_[member].data(), to.size() * sizeof to.front());
