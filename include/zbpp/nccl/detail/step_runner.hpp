@@ -5,6 +5,7 @@
 #pragma once
 
 #include <zbpp/asio/control.hpp>
+#include <zbpp/asio/one_rank.hpp>
 #include <zbpp/asio/progress.hpp>
 #include <zbpp/asio/socket_states.hpp>
 #include <zbpp/asio/step_supervisor.hpp>
