@@ -109,19 +109,63 @@ function(zbpp_link target)
   endforeach()
 endfunction()
 
+# zbpp_compiled_sources(variable folder): the sources of include/zbpp/<folder>/impl/src.hpp, one for each of its
+# paragraphs, so that all processors compile, and none takes long or much memory.
+function(zbpp_compiled_sources variable folder)
+  set(list "${PROJECT_SOURCE_DIR}/include/zbpp/${folder}/impl/src.hpp")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${list}")
+  file(READ "${list}" paragraphs)
+  string(REPLACE ";" "<semicolon>" paragraphs "${paragraphs}")
+  string(REPLACE "\n\n" ";" paragraphs "${paragraphs}")
+  list(FILTER paragraphs INCLUDE REGEX "#include")
+  set(sources "")
+  set(number "")
+  foreach(paragraph IN LISTS paragraphs)
+    string(REPLACE "<semicolon>" ";" paragraph "${paragraph}")
+    set(source "${PROJECT_BINARY_DIR}/compiled/zbpp_${folder}${number}.cpp")
+    file(CONFIGURE OUTPUT "${source}" CONTENT "${paragraph}\n" @ONLY)
+    list(APPEND sources "${source}")
+    list(LENGTH sources number)
+  endforeach()
+  set(${variable} ${sources} PARENT_SCOPE)
+endfunction()
+
+# zbpp_compiled_library(compiled export_name folder...): the static library zbpp_<compiled> of what these folders
+# of include/zbpp compile; it links zbpp::<export_name>.
+function(zbpp_compiled_library compiled export_name)
+  set(all "")
+  foreach(folder IN LISTS ARGN)
+    zbpp_compiled_sources(sources ${folder})
+    list(APPEND all ${sources})
+  endforeach()
+  set(exclude EXCLUDE_FROM_ALL)
+  if(ZBPP_COMPILED)
+    set(exclude "")
+  endif()
+  add_library(zbpp_${compiled} STATIC ${exclude} ${all})
+  target_link_libraries(zbpp_${compiled} PUBLIC zbpp::${export_name})
+  # The sanitizers and warnings of our own tests, where there are any: code that is compiled in two
+  # ways and linked together would break the rule of one definition.
+  target_link_libraries(zbpp_${compiled} PRIVATE
+    $<BUILD_INTERFACE:$<TARGET_NAME_IF_EXISTS:zbpp_strict>>)
+  target_compile_definitions(zbpp_${compiled} PUBLIC ZBPP_SEPARATE_COMPILATION)
+  # Archives are made in any order.
+  set_target_properties(zbpp_${compiled} PROPERTIES
+    POSITION_INDEPENDENT_CODE ON OPTIMIZE_DEPENDENCIES ON)
+endfunction()
+
 # zbpp_compiled_component(name export_name LINK target...)
 #
 # Makes zbpp::<name>_compiled (for `core`: zbpp::compiled), the compiled form of a component: who links
 # it compiles declarations only, of this component and of all that it needs. The functions in the
 # component's impl/*.ipp are in a static library, which is built for whoever links it; with
 # ZBPP_COMPILED also by default, and installed.
+#
+# The planner and the runtime of the core are libraries of their own, which no other part needs. zbpp::compiled
+# brings both, but for a target whose property ZBPP_LEAVES_OUT lists `planner` or `runtime`: it is built without.
 function(zbpp_compiled_component name export_name)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "LINK")
   zbpp_compiled_name(compiled ${name})
-  set(folder "${name}/")
-  if(name STREQUAL "core")
-    set(folder "")
-  endif()
 
   set(needed "")
   foreach(target IN LISTS arg_LINK)
@@ -132,38 +176,34 @@ function(zbpp_compiled_component name export_name)
   endforeach()
   list(TRANSFORM needed PREPEND "zbpp::" OUTPUT_VARIABLE needed_targets)
 
-  if(EXISTS "${PROJECT_SOURCE_DIR}/include/zbpp/${folder}impl/src.hpp")
-    # One source for each room of the core, so that all processors compile, and a change only what it touches.
-    file(STRINGS "${PROJECT_SOURCE_DIR}/include/zbpp/${folder}impl/src.hpp" rooms
-      REGEX "^#include <zbpp/[a-z]+/impl/src.hpp>$")
-    if(NOT folder STREQUAL "")
-      set(rooms "#include <zbpp/${folder}impl/src.hpp>")
-    endif()
-    set(sources "")
-    foreach(room IN LISTS rooms)
-      string(REGEX REPLACE "^.*/([a-z]+)/impl/src.hpp>$" "\\1" room_name "${room}")
-      set(source "${PROJECT_BINARY_DIR}/compiled/zbpp_${room_name}.cpp")
-      file(CONFIGURE OUTPUT "${source}" CONTENT "${room}\n")
-      list(APPEND sources "${source}")
-    endforeach()
-    set(exclude EXCLUDE_FROM_ALL)
-    if(ZBPP_COMPILED)
-      set(exclude "")
-    endif()
-    add_library(zbpp_${compiled} STATIC ${exclude} ${sources})
-    target_link_libraries(zbpp_${compiled} PUBLIC zbpp::${export_name} ${needed_targets})
-    # The sanitizers and warnings of our own tests, where there are any: code that is compiled in two
-    # ways and linked together would break the rule of one definition.
-    target_link_libraries(zbpp_${compiled} PRIVATE
-      $<BUILD_INTERFACE:$<TARGET_NAME_IF_EXISTS:zbpp_strict>>)
-    target_compile_definitions(zbpp_${compiled} PUBLIC ZBPP_SEPARATE_COMPILATION)
-    set_target_properties(zbpp_${compiled} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  set(folders ${name})
+  set(parts ${compiled})
+  if(name STREQUAL "core")
+    file(STRINGS "${PROJECT_SOURCE_DIR}/include/zbpp/impl/src.hpp" folders REGEX "^#include <zbpp/.*/impl/src.hpp>$")
+    list(TRANSFORM folders REPLACE "^.*/([a-z]+)/impl/src.hpp>$" "\\1")
+    list(REMOVE_ITEM folders planner runtime)
+  endif()
+  if(name STREQUAL "core" OR EXISTS "${PROJECT_SOURCE_DIR}/include/zbpp/${name}/impl/src.hpp")
+    zbpp_compiled_library(${compiled} ${export_name} ${folders})
+    target_link_libraries(zbpp_${compiled} PUBLIC ${needed_targets})
   else()  # templates and short functions alone
     add_library(zbpp_${compiled} INTERFACE)
     target_link_libraries(zbpp_${compiled} INTERFACE zbpp::${export_name} ${needed_targets})
   endif()
-  add_library(zbpp::${compiled} ALIAS zbpp_${compiled})
-  set_target_properties(zbpp_${compiled} PROPERTIES EXPORT_NAME ${compiled})
+  if(name STREQUAL "core")
+    foreach(room IN ITEMS planner runtime)
+      zbpp_compiled_library(${room}_compiled ${export_name} ${room})
+      target_link_libraries(zbpp_${room}_compiled PUBLIC zbpp::compiled)
+      # Whose property that is, only the program says that is linked in the end.
+      target_link_libraries(zbpp_compiled INTERFACE
+        "$<$<NOT:$<IN_LIST:${room},$<TARGET_PROPERTY:ZBPP_LEAVES_OUT>>>:zbpp::${room}_compiled>")
+      list(APPEND parts ${room}_compiled)
+    endforeach()
+  endif()
+  foreach(part IN LISTS parts)
+    add_library(zbpp::${part} ALIAS zbpp_${part})
+    set_target_properties(zbpp_${part} PROPERTIES EXPORT_NAME ${part})
+  endforeach()
 
   if(NOT ZBPP_INSTALL)
     return()
@@ -178,7 +218,8 @@ function(zbpp_compiled_component name export_name)
     "set(zbpp_requires \"${requires}\")\nset(zbpp_packages \"\")\n")
   install(FILES "${PROJECT_BINARY_DIR}/cmake/zbpp-${compiled}.cmake"
     DESTINATION "${ZBPP_PACKAGE_DIR}" COMPONENT zbpp)
-  install(TARGETS zbpp_${compiled} EXPORT zbpp-${compiled}
+  list(TRANSFORM parts PREPEND zbpp_)
+  install(TARGETS ${parts} EXPORT zbpp-${compiled}
     ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT zbpp)
   install(EXPORT zbpp-${compiled} FILE zbpp-${compiled}-targets.cmake NAMESPACE zbpp::
     DESTINATION "${ZBPP_PACKAGE_DIR}" COMPONENT zbpp)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Compiles the compiled form of the components named, room by room, and links a small program of each to it.
+# Compiles the compiled form of the components named, source by source, and links a small program of each to it.
 # Those of core, asio and checkpoint run; the one of mpi needs an mpirun of its own.
 # usage: compiled_form.sh "COMPILER FLAG..." "LINKER_FLAG..." COMPONENT...     (component: core json checkpoint asio mpi)
 set -eu
@@ -19,14 +19,19 @@ for component in "$@"; do
     echo "$component"
   fi
 done >"$scratch/rooms"
+# One source for each paragraph of includes, as zbpp_compiled_sources of ZbppComponent.cmake has them.
+while read -r room; do
+  awk -v RS= -v source="$scratch/$room" '/#include/ { print >(source number++ ".cpp") }' \
+    "$root/include/zbpp/$room/impl/src.hpp"
+done <"$scratch/rooms"
 # shellcheck disable=SC2016
-xargs -P "$(nproc)" -I ROOM sh -c '
-  echo "#include <zbpp/$1/impl/src.hpp>" >"$3/$1.cpp"
-  $2 -c "$3/$1.cpp" -o "$3/$1.o" || {
-    echo "include/zbpp/$1/impl/src.hpp: does not compile in the compiled form" >&2
+find "$scratch" -name '*.cpp' -print0 | xargs -0 -P "$(nproc)" -I SOURCE sh -c '
+  $2 -c "$1" -o "$1.o" || {
+    echo "include/zbpp/: this source does not compile in the compiled form:" >&2
+    cat "$1" >&2
     exit 1
   }
-' compile ROOM "$with_flags" "$scratch" <"$scratch/rooms"
+' compile SOURCE "$with_flags"
 
 for component in "$@"; do
   case $component in

@@ -7,10 +7,18 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
+#include <zbpp/planner/chunk_policies.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/search.hpp>
+#include <zbpp/policy/dualpipe_v.hpp>
+#include <zbpp/policy/interleaved.hpp>
+#include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/policy/policy.hpp>
+#include <zbpp/policy/stp.hpp>
+#include <zbpp/policy/zb_v.hpp>
 
 #include <functional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -45,20 +53,30 @@ class any_policy {
   std::function<schedule(problem const&)> make_;
 };
 
+/// Calls a function with each policy that comes with the library. One that leaves those out which
+/// have a member `search` needs no search linked.
+template <class Call>
+void for_each_policy(Call const& call) {
+  call(gpipe{});
+  call(one_f_one_b{});
+  call(interleaved{});
+  call(grouped_interleaved{});
+  call(interleaved_zb{});
+  call(zb_h1{});
+  call(zb_h2{});
+  call(zb_v{});
+  call(v_half{});
+  call(v_min{});
+  call(dualpipe_v{});
+  call(stp{});
+  call(greedy_auto{});
+}
+
 /// @param search  settings of those that search
 /// @return the policies that come with the library, else with their default settings
 [[nodiscard]] std::vector<any_policy> builtin_policies(search_settings const& search = {});
 
-/// Finds a policy by its name or title.
-/// @throws error (bad_argument) listing the names there are
-[[nodiscard]] any_policy find_policy(
-    std::vector<any_policy> const& policies, std::string_view name);
-
 namespace detail {
-
-/// @return the refusal of a name, as it is shown, that none of a list has
-[[nodiscard]] error unknown_policy(
-    std::string_view shown, std::vector<std::string_view> const& names);
 
 /// Finds an entry of a list by its name or title.
 /// @param shown  the name in a refusal
@@ -66,15 +84,24 @@ namespace detail {
 template <class Entry>
 [[nodiscard]] Entry const& find_named(
     std::vector<Entry> const& all, std::string_view name, std::string_view shown) {
-  std::vector<std::string_view> names;
+  auto text = "no policy is called '" + std::string(shown) + "'; there are";
   for (auto const& one : all) {
-    names.push_back(std::invoke(&Entry::name, one));
-    if (names.back() == name || std::invoke(&Entry::title, one) == name) return one;
+    auto const known = std::invoke(&Entry::name, one);
+    if (known == name || std::invoke(&Entry::title, one) == name) return one;
+    text.append(" ").append(known);
   }
-  throw unknown_policy(shown, names);
+  throw error(errc::bad_argument, text);
 }
 
 }  // namespace detail
+
+/// Finds a policy, or an entry that stands for one, by its name or title.
+/// @throws error (bad_argument) listing the names there are
+template <class Entry>
+[[nodiscard]] Entry find_policy(std::vector<Entry> const& policies, std::string_view name) {
+  return detail::find_named(policies, name, name);
+}
+
 }  // namespace zbpp
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)

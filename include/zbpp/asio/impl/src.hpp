@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All that the component asio compiles separately; one source file of the program includes it.
+// All that the component asio compiles separately; the compiled form has a source for each
+// paragraph.
 #pragma once
 
+// How processes meet.
 #include <zbpp/asio/impl/control.ipp>
 #include <zbpp/asio/impl/io_loop.ipp>
 #include <zbpp/asio/impl/launch.ipp>
+#include <zbpp/asio/impl/rendezvous.ipp>
+
+// What connects them, and what they do together.
 #include <zbpp/asio/impl/measure.ipp>
 #include <zbpp/asio/impl/one_rank.ipp>
 #include <zbpp/asio/impl/pipeline_ranks.ipp>
 #include <zbpp/asio/impl/rank_call.ipp>
-#include <zbpp/asio/impl/rendezvous.ipp>
 #include <zbpp/asio/impl/roster.ipp>
 #include <zbpp/asio/impl/socket_grid.ipp>
 #include <zbpp/asio/impl/socket_states.ipp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All definitions of this folder, for the one source file that compiles them, and the pipelines
-// that it instantiates for everybody.
+// All definitions of this folder, and the pipelines that it instantiates for everybody; the
+// compiled form has a source for each paragraph.
 #pragma once
 
 #include <zbpp/runtime/impl/agreement.ipp>
@@ -32,9 +32,10 @@
 #include <zbpp/runtime/impl/threads.ipp>
 #include <zbpp/runtime/impl/tied_gradients.ipp>
 #include <zbpp/runtime/impl/workers.ipp>
+
+// The pipelines.
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
-
 template class zbpp::pipeline<zbpp::threads>;
 template class zbpp::pipeline<zbpp::virtual_time>;
