@@ -149,6 +149,13 @@ function(zbpp_compiled_library compiled export_name)
   target_link_libraries(zbpp_${compiled} PRIVATE
     $<BUILD_INTERFACE:$<TARGET_NAME_IF_EXISTS:zbpp_strict>>)
   target_compile_definitions(zbpp_${compiled} PUBLIC ZBPP_SEPARATE_COMPILATION)
+  target_compile_options(zbpp_${compiled} PRIVATE ${ZBPP_COMPILED_OPTIONS})
+  if(PROJECT_IS_TOP_LEVEL)
+    if(NOT TARGET compiled_form)
+      add_custom_target(compiled_form)  # builds all of them
+    endif()
+    add_dependencies(compiled_form zbpp_${compiled})
+  endif()
   # Archives are made in any order.
   set_target_properties(zbpp_${compiled} PROPERTIES
     POSITION_INDEPENDENT_CODE ON OPTIMIZE_DEPENDENCIES ON)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Says whether no header leads to itself through what it and its .ipp include, which are one where zbpp is
 # header-only. Then it makes no difference which of them a user includes first.
-# The headers for GPUs have no .ipp; cmake/headers_alone.sh compiles each of them as it is.
+# The headers for GPUs have no .ipp; cmake/check_headers.sh looks at each of them alone.
 # usage: check_include_loops.sh ROOT
 set -eu
 cd "$1/include/zbpp"
