@@ -3,11 +3,14 @@
 #include <zbpp/asio/socket_grid.hpp>
 #include <zbpp/asio/tcp.hpp>
 #include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/zb_v.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
+#include <support/checked_model.hpp>
 #include <support/count_allocations.hpp>
+#include <support/group_suite.hpp>
 #include <support/plain_flow.hpp>
 #include <support/tcp_pair.hpp>
 
@@ -16,6 +19,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -108,31 +112,60 @@ TEST_CASE("a collective call over TCP allocates nothing once such a call was mad
   zbpp::test::stuck_guard const guard;
   auto settings = zbpp::test::patient_settings();
   settings.deadline = std::chrono::hours(1);  // so that no heartbeat, which allocates, comes
-  std::barrier<> both(2);
-  std::int64_t allocated = -1;
-  auto const thrown = zbpp::test::run_ranks(2, settings, [&](zbpp::asio::rendezvous& meeting) {
-    zbpp::wakeup wake{0};
-    zbpp::asio::socket_grid groups(meeting, zbpp::grid_layout({}, 2), wake);
-    groups.connect();
-    std::vector<float> small(10);
-    std::vector<float> large(1'000'000);
-    auto const run = [&] {
-      for (int i = 0; i < 100; ++i) {
-        groups.grid().data().all_reduce(small);
-        if (i % 10 == 0) groups.grid().data().all_reduce(large);
-        groups.grid().data().barrier();
-      }
-      both.arrive_and_wait();
-    };
-    for (int i = 0; i < 3; ++i) run();
-    if (meeting.rank() == 0)
-      allocated = zbpp::test::count_allocations(run);
-    else
-      run();
-    both.arrive_and_wait();
-  });
-  for (auto const& text : thrown) CHECK(text == "");
-  CHECK(allocated == 0);
+  settings.stall_deadline = std::chrono::hours(1);
+  std::vector<std::string> thrown;
+  auto const run_members = [&](int size, auto work) {
+    thrown = zbpp::test::run_ranks(size, settings, [&](zbpp::asio::rendezvous& meeting) {
+      zbpp::wakeup wake{0};
+      zbpp::asio::socket_grid groups(meeting, zbpp::grid_layout({}, size), wake);
+      groups.connect();
+      work(groups.grid().data());
+    });
+  };
+  for (int const size : {2, 3}) {
+    CHECK(zbpp::test::allocations_of_calls(run_members, size, 20, [] {
+            return zbpp::test::allocations.load();
+          }) == 0);
+    for (auto const& text : thrown) CHECK(text == "");
+  }
+}
+
+TEST_CASE("a step of replicas over TCP allocates no more once such a step was run", "[asio]") {
+  namespace checked = zbpp::test::checked;
+  zbpp::test::stuck_guard const guard;
+  auto settings = zbpp::test::patient_settings();
+  settings.deadline = std::chrono::hours(1);  // so that no heartbeat, which allocates, comes
+  settings.stall_deadline = std::chrono::hours(1);
+  zbpp::problem const problem = checked::make_problem(zbpp::placement::v_shape(1), 4, 87, {});
+  // What the flows of a process take by themselves.
+  auto const steps_take = [&](int replicas) {
+    auto const planned = zbpp::make_plan(
+        zbpp::zb_v{},
+        replicas == 1 ? problem : zbpp::with_replicas(problem, {.count = replicas}),
+        {.step = zbpp::step_kind::post_validated});
+    std::barrier<> all(replicas);
+    std::int64_t before = 0;
+    std::int64_t behind = -1;
+    auto const thrown = zbpp::test::run_ranks(replicas, settings, [&](zbpp::asio::rendezvous& run) {
+      checked::model own({.stages = 2});
+      zbpp::pipeline each(
+          planned,
+          zbpp::asio::tcp(run, zbpp::grid_layout({.data = replicas}, replicas)),
+          own.stages());
+      for (int step = 0; step < 8; ++step) each.step();
+      all.arrive_and_wait();
+      if (run.rank() == 0) before = zbpp::test::allocations.load();
+      all.arrive_and_wait();
+      for (int step = 0; step < 50; ++step) each.step();
+      all.arrive_and_wait();
+      if (run.rank() == 0) behind = zbpp::test::allocations.load();
+      all.arrive_and_wait();
+    });
+    for (auto const& text : thrown) CHECK(text == "");
+    return behind - before;
+  };
+  auto const alone = steps_take(1);
+  for (int const replicas : {2, 3}) CHECK(steps_take(replicas) == replicas * alone);
 }
 
 }  // namespace test_asio_no_allocation

@@ -14,6 +14,7 @@
 #include <support/catch.hpp>
 #include <support/checked_model.hpp>
 #include <support/count_allocations.hpp>
+#include <support/group_suite.hpp>
 #include <support/plan_grid.hpp>
 #include <support/toy_mlp.hpp>
 #include <support/toy_objects.hpp>
@@ -312,6 +313,18 @@ TEST_CASE("agreeing on steps within a tensor group allocates no more", "[no-allo
           allocations_along(
               grid_axis::tensor, members, make_plan(zb_v{}, checked_problem(), {.step = kind})) ==
           members * allocations_alone(kind));
+}
+
+TEST_CASE(
+    "collective calls between threads allocate nothing once they were made", "[no-allocation]") {
+  auto const run_members = [](int size, auto work) {
+    in_process_grid members({.data = 1, .tensor = size});
+    members.run([&](grid_place const& at) { work(at.grid_of(0)->tensor()); });
+  };
+  for (int const size : {2, 3})
+    CHECK(test::allocations_of_calls(run_members, size, 50, [] {
+            return test::allocations.load();
+          }) == 0);
 }
 
 }  // namespace test_no_allocation

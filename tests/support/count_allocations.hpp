@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replaces the global operator new by one that counts, for tests and benchmarks that claim to
-// allocate nothing. Include it in exactly one source file of an executable.
+// Replaces the global operator new by one that counts, and aligned_alloc, which Asio calls instead,
+// for tests and benchmarks that claim to allocate nothing. Include it in exactly one source file of
+// an executable.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -34,8 +36,9 @@ template <class Act>
 [[nodiscard]] inline void* allocate_or_null(std::size_t size, std::size_t alignment) noexcept {
   ++allocations;
   allocated_bytes += static_cast<std::int64_t>(size);
-  auto const rounded = (size + alignment - 1) / alignment * alignment;
-  return std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
+  void* memory = nullptr;
+  return ::posix_memalign(&memory, alignment, std::max(size, std::size_t{1})) == 0 ? memory
+                                                                                   : nullptr;
 }
 
 [[nodiscard]] inline void* allocate(std::size_t size, std::size_t alignment) {
@@ -83,4 +86,7 @@ ZBPP_COUNTED operator delete[](void* memory, std::size_t, std::align_val_t) noex
   std::free(memory);
 }
 #undef ZBPP_COUNTED
+extern "C" [[gnu::noinline]] void* aligned_alloc(std::size_t alignment, std::size_t size) noexcept {
+  return zbpp::test::allocate_or_null(size, alignment);
+}
 // NOLINTEND(misc-definitions-in-headers)

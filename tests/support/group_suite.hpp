@@ -12,6 +12,7 @@
 #include <support/seeded.hpp>
 
 #include <algorithm>
+#include <barrier>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -163,6 +164,62 @@ void check_collective_calls(RunMembers run_members, int most, int calls) {
         make_random_call(own, values, choices, static_cast<std::uint64_t>(call));
     });
   }
+}
+
+/// Makes each of the calls, with few and many values, in memory of its own: so what is allocated is
+/// by the group. What one member gives another has a size of its own.
+class calls_in_turn {
+ public:
+  explicit calls_in_turn(group& own)
+      : own_(&own), values_(60'000 * static_cast<std::size_t>(own.size())), share_(60'000) {
+    for (int to = 0; to < own.size(); ++to)
+      parts_.push_back(
+          std::span(values_).first(static_cast<std::size_t>(100 + 9000 * (own.place() + 2 * to))));
+    received_.resize(parts_.size());
+    for (auto& part : received_) part.reserve(values_.size());
+  }
+
+  void make(int times) {
+    for (int i = 0; i < times; ++i) {
+      own_->all_reduce(std::span(values_).first(10));
+      own_->broadcast(share_, i % own_->size());
+      if (i % 5 == 0) own_->all_reduce(values_);
+      own_->reduce_scatter(values_, share_);
+      own_->all_gather(share_, values_);
+      own_->barrier();
+      own_->all_to_all(parts_, received_);
+      own_->exchange(std::as_bytes(std::span(share_).first(1000)), exchanged_);
+    }
+  }
+
+ private:
+  group* own_;
+  std::vector<float> values_;
+  std::vector<float> share_;
+  std::vector<std::span<float const>> parts_;
+  std::vector<std::vector<float>> received_;
+  std::vector<std::vector<std::byte>> exchanged_;
+};
+
+/// Counts by `allocated()` what the calls of all members allocate once each was made.
+template <class RunMembers, class Allocated>
+[[nodiscard]] std::int64_t allocations_of_calls(
+    RunMembers run_members, int size, int times, Allocated allocated) {
+  std::barrier<> all(size);
+  std::int64_t before = 0;
+  std::int64_t behind = -1;
+  run_members(size, [&](group& own) {
+    calls_in_turn calls(own);
+    calls.make(6);
+    all.arrive_and_wait();
+    if (own.place() == 0) before = allocated();
+    all.arrive_and_wait();
+    calls.make(times);
+    all.arrive_and_wait();
+    if (own.place() == 0) behind = allocated();
+    all.arrive_and_wait();
+  });
+  return behind - before;
 }
 
 /// Checks that members which make different calls are told which.

@@ -22,7 +22,9 @@ namespace zbpp {
 /// All members make the same calls in the same order, from passes of the same place in the program
 /// or between steps; each call blocks until what it needs of the others is here. One thread at a
 /// time uses it, that of the rank. What lies in the spans is memory of the host. Once calls of a
-/// size have been made, further ones allocate nothing. A group of one member sends nothing.
+/// size have been made, further ones allocate nothing; but the root of broadcasts waits for nobody,
+/// and may allocate where it makes several and is further ahead than before. A group of one member
+/// sends nothing.
 /// @throws (all calls) error (no_agreement) when another member makes another call; (bad_argument)
 ///         when spans do not fit each other; the failure of the run
 class group {
@@ -95,8 +97,9 @@ class group {
   call_place const* place_ = nullptr;  // of its rank now; null where nobody says
   group_call call_;                    // that was begun last
   std::vector<std::byte> own_;         // of this member, while its place is taken by the sums
-  std::vector<std::byte> bytes_;       // received last
-  int ended_ = 0;                      // the first member that has not told the end of its step
+  std::vector<std::vector<std::byte>>
+      bytes_;      // by member, received last; so links keep what they have
+  int ended_ = 0;  // the first member that has not told the end of its step
 };
 
 }  // namespace zbpp

@@ -43,8 +43,8 @@ static_assert(sizeof(piece_frame) == 16);
 /// Is the end of one member of such a connection.
 ///
 /// What is sent waits here until the kernel takes it. As many pieces as `most_waiting` arrive ahead
-/// of `take`; then the kernel holds back the other member. Memory is used again, so that pieces of
-/// sizes that have come before allocate nothing.
+/// of `take`; then the kernel holds back the other member. Memory is used again, and that of a size
+/// is set aside for all pieces that may wait, so that more of them allocate nothing.
 class group_stream {
  public:
   /// @param name     of the connection; its `on_lost` is called once, when it is lost
@@ -119,6 +119,16 @@ class group_stream {
   [[nodiscard]] bool is_open() const noexcept { return socket_.is_open(); }
   void shut() noexcept { socket_.shut(); }
   [[nodiscard]] bool is_pending() const noexcept { return socket_.is_pending(); }
+
+  /// Sets memory aside, as `group_link::reserve` says.
+  void reserve(std::size_t messages, std::size_t most) {
+    {
+      std::scoped_lock const lock(guard_);
+      queue_.reserve(messages, most);
+    }
+    room_ = std::max(room_, messages + 1);
+    set_aside(arrived_.load(std::memory_order_relaxed) + std::uint64_t{is_reading_}, most);
+  }
 
   void on_readable() {
     if (!is_finished_ && !parse()) return;
@@ -228,8 +238,8 @@ class group_stream {
           "found what is no piece of at most " + std::to_string(most_) + " bytes with the number " +
           std::to_string(number) + "; is " + "largest_undeclared_message the same on all ranks?");
     auto& place = place_of(number);
-    find_memory(number, static_cast<std::size_t>(next.size));
     try {
+      find_memory(number, static_cast<std::size_t>(next.size));
       place.resize(static_cast<std::size_t>(next.size));
     } catch (std::exception const&) {
       return socket_.lose("no memory for a piece of " + std::to_string(next.size) + " bytes");
@@ -238,17 +248,23 @@ class group_stream {
     missing_ = place.size();
     is_reading_ = true;
   }
-  // Prefers memory of a piece that was taken to new one, so that as many places have room for large
-  // pieces as there are such pieces at once.
-  void find_memory(std::uint64_t number, std::size_t size) noexcept {
-    auto& place = place_of(number);
+  // Gives a piece memory of one that was taken, the last first, so that as much is touched as there
+  // are pieces at once.
+  void find_memory(std::uint64_t number, std::size_t size) {
+    if (size > largest_) set_aside(number, size);
+    for (auto before = waiting(number) + 1; before < most_waiting; ++before)
+      if (place_of(number - before).capacity() >= size)
+        return std::swap(place_of(number), place_of(number - before));
+  }
+  void set_aside(std::uint64_t number, std::size_t size) {
+    auto const count = std::min(most_waiting - waiting(number), room_);
+    for (std::size_t ahead = 0; ahead < count; ++ahead) place_of(number + ahead).reserve(size);
+    largest_ = size;
+  }
+  // How many pieces before this one are not taken.
+  [[nodiscard]] std::uint64_t waiting(std::uint64_t number) const noexcept {
     // Acquire: what was taken is not touched any more.
-    auto const taken = taken_.load(std::memory_order_acquire);
-    for (auto before = number; before > 0 && place.capacity() < size; --before) {
-      if (number - before + 1 == most_waiting) return;
-      if (before - 1 < taken && place_of(before - 1).capacity() >= size)
-        std::swap(place, place_of(before - 1));
-    }
+    return number - taken_.load(std::memory_order_acquire);
   }
   void finish_piece() noexcept {
     is_reading_ = false;
@@ -278,6 +294,8 @@ class group_stream {
   bool is_finished_ = false;
   std::byte* fill_ = nullptr;  // where the next byte of a piece goes
   std::size_t missing_ = 0;
+  std::size_t largest_ = 0;                                 // piece for which memory is set aside
+  std::size_t room_ = zbpp::detail::byte_queue::usual + 1;  // places for it; one is with the taker
   std::size_t input_size_ = 0;
   std::array<std::byte, 4096> input_;
   channel_socket<group_stream> socket_;  // last: its handlers use all of the above

@@ -5,6 +5,7 @@
 
 #include <zbpp/asio/io_loop.hpp>
 
+#include <boost/asio/bind_allocator.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
@@ -19,6 +20,62 @@
 #include <utility>
 
 namespace zbpp::asio::detail {
+
+// Fixed memory for the one operation that a place of the code has under way, so that starting it
+// allocates nothing, on whichever thread.
+
+/// Gives out one piece at a time. Whatever does not fit, or comes second, is from the heap.
+class handler_memory {
+ public:
+  handler_memory() = default;
+  handler_memory(handler_memory const&) = delete;
+  handler_memory& operator=(handler_memory const&) = delete;
+
+  /// @throws std::bad_alloc
+  [[nodiscard]] void* allocate(std::size_t size) {
+    if (is_used_ || size > storage_.size()) return ::operator new(size);
+    is_used_ = true;
+    return storage_.data();
+  }
+  void deallocate(void* memory) noexcept {
+    if (memory == storage_.data())
+      is_used_ = false;
+    else
+      ::operator delete(memory);
+  }
+  [[nodiscard]] bool is_used() const noexcept { return is_used_; }
+
+ private:
+  // An operation of Asio for a small handler needs a third of this, one that reads or writes a
+  // whole frame two thirds.
+  alignas(std::max_align_t) std::array<std::byte, 480> storage_;
+  bool is_used_ = false;
+};
+
+/// Lets Asio take the memory of an operation from a `handler_memory`, which has to outlive it.
+template <class Value>
+class handler_allocator {
+ public:
+  using value_type = Value;
+
+  explicit handler_allocator(handler_memory& memory) noexcept : memory_(&memory) {}
+  template <class Other>
+  handler_allocator(handler_allocator<Other> const& other) noexcept : memory_(other.memory_) {}
+
+  [[nodiscard]] Value* allocate(std::size_t count) {
+    static_assert(alignof(Value) <= alignof(std::max_align_t));
+    return static_cast<Value*>(memory_->allocate(count * sizeof(Value)));
+  }
+  void deallocate(Value* memory, std::size_t) noexcept { memory_->deallocate(memory); }
+
+  friend bool operator==(handler_allocator const&, handler_allocator const&) = default;
+
+ private:
+  template <class>
+  friend class handler_allocator;
+
+  handler_memory* memory_;
+};
 
 // The clocks of a control connection: one that beats, one that ends a wait, and one that notices
 // silence.
@@ -91,7 +148,9 @@ class pulse {
 /// Calls once, after a time. Setting it again forgets what was set before.
 class timeout {
  public:
-  explicit timeout(net::io_context& io) : timer_(io) {}
+  /// @param memory  for what waits, which is over before that ends; the heap where it is null
+  explicit timeout(net::io_context& io, handler_memory* memory = nullptr)
+      : timer_(io), memory_(memory) {}
 
   /// @param then  called on the I/O thread; must not throw
   void set(std::chrono::milliseconds after, std::function<void()> then) {
@@ -113,18 +172,21 @@ class timeout {
       bool may_be_excused,
       std::function<void()> then) {
     timer_.expires_after(after);
-    timer_.async_wait([this, after, number, may_be_excused, call = std::move(then)](
-                          boost::system::error_code const& failed) mutable {
+    auto handler = [this, after, number, may_be_excused, call = std::move(then)](
+                       boost::system::error_code const& failed) mutable {
       // One that has expired already cannot be cancelled; its number tells.
       if (failed || number != number_) return;
       auto const more = may_be_excused ? excuse(timer_.expiry(), after) : no_time;
       more > no_time ? arm(more, number, false, std::move(call)) : call();
-    });
+    };
+    if (memory_ == nullptr) return timer_.async_wait(std::move(handler));
+    timer_.async_wait(net::bind_allocator(handler_allocator<void>(*memory_), std::move(handler)));
   }
 
   static constexpr std::chrono::milliseconds no_time{0};
 
   net::steady_timer timer_;
+  handler_memory* memory_;
   std::uint64_t number_ = 0;
 };
 
@@ -180,60 +242,5 @@ void run_for(io_loop& by, std::chrono::milliseconds time, Predicate done) {
   by.run_until([&] { return one->has_rung || done(); });
   by.exclusively([&] { one->limit.cancel(); });
 }
-
-// Fixed memory for the one operation that a place of the code has under way, so that starting it
-// allocates nothing, on whichever thread.
-
-/// Gives out one piece at a time. Whatever does not fit, or comes second, is from the heap.
-class handler_memory {
- public:
-  handler_memory() = default;
-  handler_memory(handler_memory const&) = delete;
-  handler_memory& operator=(handler_memory const&) = delete;
-
-  /// @throws std::bad_alloc
-  [[nodiscard]] void* allocate(std::size_t size) {
-    if (is_used_ || size > storage_.size()) return ::operator new(size);
-    is_used_ = true;
-    return storage_.data();
-  }
-  void deallocate(void* memory) noexcept {
-    if (memory == storage_.data())
-      is_used_ = false;
-    else
-      ::operator delete(memory);
-  }
-
- private:
-  // An operation of Asio for a small handler needs a third of this, one that reads or writes a
-  // whole frame two thirds.
-  alignas(std::max_align_t) std::array<std::byte, 480> storage_;
-  bool is_used_ = false;
-};
-
-/// Lets Asio take the memory of an operation from a `handler_memory`, which has to outlive it.
-template <class Value>
-class handler_allocator {
- public:
-  using value_type = Value;
-
-  explicit handler_allocator(handler_memory& memory) noexcept : memory_(&memory) {}
-  template <class Other>
-  handler_allocator(handler_allocator<Other> const& other) noexcept : memory_(other.memory_) {}
-
-  [[nodiscard]] Value* allocate(std::size_t count) {
-    static_assert(alignof(Value) <= alignof(std::max_align_t));
-    return static_cast<Value*>(memory_->allocate(count * sizeof(Value)));
-  }
-  void deallocate(Value* memory, std::size_t) noexcept { memory_->deallocate(memory); }
-
-  friend bool operator==(handler_allocator const&, handler_allocator const&) = default;
-
- private:
-  template <class>
-  friend class handler_allocator;
-
-  handler_memory* memory_;
-};
 
 }  // namespace zbpp::asio::detail

@@ -60,7 +60,12 @@ struct member_connection {
 /// Bounds how long a rank waits, time and again in the same memory. One thread uses it.
 class wait_limit {
  public:
-  explicit wait_limit(control& run) : run_(&run), timer_(run.loop().io()) {}
+  explicit wait_limit(control& run) : run_(&run), timer_(run.loop().io(), &memory_) {}
+  wait_limit(wait_limit const&) = delete;
+  wait_limit& operator=(wait_limit const&) = delete;
+  ~wait_limit() {
+    run_->loop().run_until([&] { return is_stopped(); });
+  }
 
   /// Runs handlers until `done()` holds, but not much longer than `collective_deadline`.
   template <class Predicate>
@@ -70,12 +75,18 @@ class wait_limit {
       is_over_ = false;
       timer_.set(run_->settings().collective_deadline, [this] { is_over_ = true; });
     });
-    loop.run_until([&] { return is_over_ || done(); });
-    loop.exclusively([&] { timer_.cancel(); });
+    loop.run_until([&] { return (is_over_ || done()) && is_stopped(); });
   }
 
  private:
+  // Stops the timer. Says whether its memory is free, as it is soon.
+  [[nodiscard]] bool is_stopped() {
+    timer_.cancel();
+    return !memory_.is_used();
+  }
+
   control* run_;
+  handler_memory memory_;
   timeout timer_;
   bool is_over_ = false;  // touched on the I/O thread
 };
@@ -115,6 +126,12 @@ class socket_link final : public group_link {
     return is_here;
   }
   void take(int from, std::vector<std::byte>& bytes) override { at(from).stream.take(bytes); }
+  void reserve(std::size_t messages, std::size_t most) override {
+    run_->loop().exclusively([&] {
+      for (auto* const member : members_)
+        if (member != nullptr) member->stream.reserve(messages, most);
+    });
+  }
   void wait(int from, group_call const& made) override {
     auto& member = at(from);
     auto const has_ended = [&] { return member.stream.has_arrived() || report_lost(member); };

@@ -47,10 +47,12 @@ ZBPP_INLINE void group::send_to_all(std::span<std::byte const> body) {
 
 ZBPP_INLINE std::span<std::byte const> group::receive(int from) {
   if (!link_->has_arrived(from)) link_->wait(from, call_);
-  link_->take(from, bytes_);
+  bytes_.resize(detail::index(size()));
+  auto& taken = bytes_[detail::index(from)];
+  link_->take(from, taken);
   group_call made;
-  bool const is_whole = bytes_.size() >= sizeof made;
-  if (is_whole) std::memcpy(&made, bytes_.data(), sizeof made);
+  bool const is_whole = taken.size() >= sizeof made;
+  if (is_whole) std::memcpy(&made, taken.data(), sizeof made);
   if (!is_whole || made != call_)
     throw error(
         errc::no_agreement,
@@ -58,7 +60,7 @@ ZBPP_INLINE std::span<std::byte const> group::receive(int from) {
             name_of(from) + " " +
             (is_whole ? to_string(made) : "makes what is no collective call") +
             "; all members have to make the same calls in the same order");
-  return std::span<std::byte const>(bytes_).subspan(sizeof made);
+  return std::span<std::byte const>(taken).subspan(sizeof made);
 }
 
 ZBPP_INLINE void group::receive(int from, std::span<std::byte> part) {
