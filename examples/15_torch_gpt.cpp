@@ -105,7 +105,8 @@ std::vector<double> pipeline(nn::Sequential const& model, text const& from) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  at::set_num_threads(1);  // as many as the ranks use: some sums depend on it
+  zbpp::torch::keep_freed_memory();  // for the plain loop, too; auto_pipeline does it by itself
+  at::set_num_threads(1);            // as many as the ranks use: some sums depend on it
   std::ifstream file(count == 2 ? arguments[1] : "");
   std::vector<std::uint8_t> bytes{std::istreambuf_iterator<char>(file), {}};
   if (bytes.empty()) {

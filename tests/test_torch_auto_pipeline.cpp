@@ -6,7 +6,9 @@
 // What the checks need besides.
 #include <zbpp/policy/one_chunk.hpp>
 
+#include <support/freed_memory.hpp>
 #include <support/scratch_folder.hpp>
+#include <support/thinned.hpp>
 #include <support/torch_sequential.hpp>
 // Behind the headers of LibTorch, which have a CHECK of their own.
 #include <support/settings_fields.hpp>
@@ -346,9 +348,64 @@ TEST_CASE("batch and loss of measuring see microbatch 0 of a whole model", "[tor
   CHECK(batches == 1);
 }
 
+TEST_CASE(
+    "a pipeline in one call keeps freed memory unless something else was said", "[torch][auto]") {
+  if (is_slow_build || !tells_of_freed_memory) return;  // sanitizers have a malloc of their own
+  auto const limit = one_thread_each();
+  no_malloc_variables const variables;
+  auto const seed = run_seed();
+  auto const expected = plain_sequential(make_sequential(seed, 5), 3, sgd);
+  auto const keeps = [&](auto_settings const& settings) {
+    REQUIRE(zbpp::torch::keep_freed_memory(0));
+    REQUIRE(gives_tensors_back());
+    CHECK(difference(expected, in_pipeline(make_sequential(seed, 5), sgd, settings)) == "");
+    auto const kept = !gives_tensors_back();
+    REQUIRE(zbpp::torch::keep_freed_memory(0));
+    return kept;
+  };
+  auto const settings = brief(2, 3);
+  CHECK(keeps(settings));
+  auto off = settings;
+  off.keeps_freed_memory = false;
+  CHECK(!keeps(off));
+  // What whoever starts the program says of the same thresholds counts.
+  for (auto const* variable : {&variables.map, &variables.trim}) {
+    variable->set("131072");
+    CHECK(!keeps(settings));
+    variable->set(nullptr);
+  }
+  for (auto const* text :
+       {"glibc.malloc.mmap_threshold=131072",
+        "glibc.malloc.check=0:glibc.malloc.trim_threshold=131072"}) {
+    variables.tunables.set(text);
+    CHECK(!keeps(settings));
+  }
+  variables.tunables.set("glibc.malloc.tcache_count=3");
+  CHECK(keeps(settings));
+}
+
+TEST_CASE("memory is kept before the layers are measured", "[torch][auto]") {
+  if (is_slow_build || !tells_of_freed_memory) return;
+  no_malloc_variables const variables;
+  REQUIRE(zbpp::torch::keep_freed_memory(0));
+  auto const model = make_sequential(run_seed(), 4);
+  auto ends = model.ends();
+  bool gave_back = true;
+  ends.batch = [&, batch = ends.batch](microbatch mb) {
+    gave_back = gives_tensors_back();
+    return batch(mb);
+  };
+  auto pipe = zbpp::torch::auto_pipeline(model.layers, ends, sgd, brief(2, 3));
+  CHECK(!gave_back);
+  REQUIRE(zbpp::torch::keep_freed_memory(0));
+  // What is refused changes nothing.
+  CHECK_THROWS(zbpp::torch::auto_pipeline(model.layers, ends, sgd, brief(9, 3)));
+  CHECK(gives_tensors_back());
+}
+
 TEST_CASE("each setting of a pipeline in one call has an effect", "[torch][auto]") {
   static_assert(
-      count_of_fields<auto_settings>() == 12, "say below what the setting that is new does");
+      count_of_fields<auto_settings>() == 13, "say below what the setting that is new does");
   auto const model = make_sequential(run_seed(), 6);
   auto const made_with = [&](auto_settings const& settings) {
     return zbpp::torch::auto_pipeline(model.layers, model.ends(), sgd, settings).chosen().problem;

@@ -4,8 +4,8 @@
 
     python3 compare.py PATH-OF-TRAIN_MLP [--turns N] [--sizes sized tiny]
 
-Two ranks train an MLP: as two processes of train_mlp, and as two of train_mlp.py with this Python.
-They wait for lines and run one kind at a time. Each turn runs every kind for some steps, each in
+Two ranks train an MLP: as two processes of train_mlp, which keep the memory of freed tensors, as two
+that leave it to the C library, and as two of train_mlp.py with this Python. They wait for lines and run one kind at a time. Each turn runs every kind for some steps, each in
 another order, so that other work on the machine hits all alike. All kinds have the same weights at
 the beginning, and the same batches, so their losses have to agree after each turn.
 """
@@ -23,6 +23,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 RANKS = 2
+BACK = "C++, giving back"  # the side that leaves freed memory to the C library
 REFERENCE = ("Python", "gloo", "ScheduleZBVZeroBubble")
 TOLERANCE = 1e-4  # of losses, relative: other kernels and other orders of sums
 
@@ -37,12 +38,14 @@ KINDS = [
     ("C++", "plain", "-"),
     ("C++", "both", "-"),
     ("C++", "threads", "zb_v"),
-    ("C++", "threads-kept", "zb_v"),
     ("C++", "threads", "zb_h1"),
     ("C++", "threads", "one_f_one_b"),
     ("C++", "tcp", "zb_v"),
     ("C++", "tcp", "zb_h1"),
     ("C++", "tcp", "one_f_one_b"),
+    (BACK, "plain", "-"),
+    (BACK, "threads", "zb_v"),
+    (BACK, "tcp", "zb_v"),
     ("Python", "plain", "-"),
     ("Python", "gloo", "ScheduleZBVZeroBubble"),
     ("Python", "gloo", "ScheduleInterleavedZeroBubble"),
@@ -50,11 +53,13 @@ KINDS = [
 ]
 
 NAMES = {
-    ("C++", "plain"): "LibTorch, plain loop",
+    ("C++", "plain"): "LibTorch, plain loop, memory kept",
     ("C++", "both"): "limit: two plain loops at once, by half",
-    ("C++", "threads"): "zbpp, threads",
-    ("C++", "threads-kept"): "zbpp, threads, memory kept",
-    ("C++", "tcp"): "zbpp, TCP",
+    ("C++", "threads"): "zbpp, threads, memory kept",
+    ("C++", "tcp"): "zbpp, TCP, memory kept",
+    (BACK, "plain"): "LibTorch, plain loop",
+    (BACK, "threads"): "zbpp, threads",
+    (BACK, "tcp"): "zbpp, TCP",
     ("Python", "plain"): "PyTorch, plain loop",
     ("Python", "gloo"): "PyTorch, gloo",
 }
@@ -103,7 +108,7 @@ class Side:
 
     def run(self, runtime, policy, numbers, steps):
         """Gives seconds of a step, by the slower rank, and the last loss."""
-        alone = runtime in ("plain", "threads", "threads-kept")
+        alone = runtime in ("plain", "threads")
         asked = self.processes[:1] if alone else self.processes
         both = runtime == "both"  # a pipeline without any cost would take half of that
         if both:
@@ -200,6 +205,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         sides = {
             "C++": Side("train_mlp", [wanted.program]),
+            BACK: Side("train_mlp --give-back", [wanted.program, "--give-back"]),
             "Python": Side(
                 "train_mlp.py",
                 [sys.executable, str(HERE / "train_mlp.py"), os.path.join(folder, "store")]),

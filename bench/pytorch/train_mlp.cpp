@@ -3,11 +3,13 @@
 // Trains an MLP on two ranks, as train_mlp.py does with PyTorch: in a plain loop, in a pipeline on
 // threads, and in one over TCP between two processes. compare.py starts both programs, and has them
 // take turns.
-// usage: RANK=0 WORLD_SIZE=2 ZBPP_TOKEN=... train_mlp    (and one with RANK=1)
+// usage: RANK=0 WORLD_SIZE=2 ZBPP_TOKEN=... train_mlp [--give-back]    (and one with RANK=1)
+//
+// It keeps the memory of freed tensors; with --give-back the C library does with it what it does by
+// itself. That belongs to a process: once it was set, glibc never adapts to what is freed again.
 //
 // The first line says the version of LibTorch. Then each line of the standard input,
 //   RUNTIME POLICY BLOCKS WIDTH ROWS MICROBATCHES STEPS     (plain -, threads zb_v, tcp zb_h1, ...)
-// of which threads-kept is threads with the memory of freed tensors kept,
 // is answered by the seconds that a step took and the loss of the last step; -1 for what this
 // process does not have. The first of the steps is not timed. The same model goes on with each line
 // that differs in STEPS alone.
@@ -178,26 +180,18 @@ trainer make_trainer(
       return (*kept)(steps);
     };
   };
-  if (runtime == "threads" || runtime == "threads-kept") {
+  if (runtime == "threads") {
     std::vector<int> all;
     for (int s = 0; s < placed.stages(); ++s) all.push_back(s);
     zbpp::threads const backend{.on_thread_start = zbpp::torch::intra_op_threads(1)};
-    auto steps_of = share(pipelined(planned, backend, of, all));
-    if (runtime == "threads") return steps_of;
-    return [steps_of](int steps) {
-      zbpp::torch::keep_freed_memory();
-      auto const loss = steps_of(steps);
-      zbpp::torch::keep_freed_memory(0);
-      return loss;
-    };
+    return share(pipelined(planned, backend, of, all));
   }
   if (runtime == "tcp") {
     auto const own = placed.stages_of(meeting.rank());
     return share(
         pipelined(planned, zbpp::asio::tcp(meeting), of, std::vector<int>(own.begin(), own.end())));
   }
-  throw std::runtime_error(
-      "no runtime " + runtime + "; there are plain, threads, threads-kept and tcp");
+  throw std::runtime_error("no runtime " + runtime + "; there are plain, threads and tcp");
 }
 
 int answer_lines() {
@@ -229,8 +223,13 @@ int answer_lines() {
 
 }  // namespace
 
-int main() {
+int main(int count, char** arguments) {
   try {
+    if (count == 1) {
+      zbpp::torch::keep_freed_memory();
+    } else if (count > 2 || arguments[1] != std::string("--give-back")) {
+      throw std::runtime_error("the only argument is --give-back");
+    }
     return answer_lines();
   } catch (std::exception const& failed) {
     std::fprintf(stderr, "train_mlp: %s\n", failed.what());

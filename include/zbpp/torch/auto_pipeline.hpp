@@ -74,15 +74,18 @@ struct auto_settings {
   /// them, too.
   tensors tied = {};
   recompute_options recompute = {};  ///< of all stages
+  /// Calls `keep_freed_memory()` for the process, unless the environment states its thresholds
+  /// (MALLOC_..._THRESHOLD_, GLIBC_TUNABLES). Set it to false where the program has its own.
+  bool keeps_freed_memory = true;
   /// What of the plan is fixed by hand, how stages step, and when to plan again.
   zbpp::auto_settings pipeline = {};
 };
 
 namespace detail {
 
-/// Checks a model and settings before anything runs, and settles how many ranks there are.
+/// Checks a model and settings before anything runs, settles the ranks, and keeps freed memory.
 /// @throws error (bad_argument) saying what is wrong and what to do
-void check_model(layer_sequence const& model, auto_settings& settings);
+void prepare(layer_sequence const& model, auto_settings& settings);
 /// Measures the layers on microbatch 0, and adds what their parameters take.
 [[nodiscard]] std::vector<layer_costs> measure_model(
     layer_sequence const& model, stage_ends const& ends, auto_settings const& settings);
@@ -114,7 +117,8 @@ template <backend Backend, optimizer_maker Make>
 /// a plain loop whose kernels use as many threads, whatever is chosen.
 ///
 /// Layers are measured by `measure_layers`, which leaves the model as it was, on microbatch 0 of
-/// step 0: `ends.batch` is called once for it, `ends.loss` as often as the last layer runs.
+/// step 0: `ends.batch` is called once for it, `ends.loss` as often as the last layer runs. What
+/// stays in the process is what `auto_settings::keeps_freed_memory` says.
 /// @return a `zbpp::auto_pipeline` of `layer_stage`s. Its `on_report` gets a line for what was
 ///         measured, one for what was chosen, and one for each later event
 /// @throws error (bad_argument) when there are no layers or fewer than stages, two layers share a
@@ -126,7 +130,7 @@ template <optimizer_maker Make>
     stage_ends const& ends,
     Make const& make_optimizer,
     auto_settings settings) {
-  detail::check_model(model, settings);
+  detail::prepare(model, settings);
   if (settings.costs.empty()) settings.costs = detail::measure_model(model, ends, settings);
   threads const ranks{.on_thread_start = intra_op_threads(settings.kernel_threads)};
   return detail::make_auto_pipeline(model, ranks, ends, make_optimizer, settings);
@@ -156,7 +160,7 @@ template <shares_costs Rendezvous, backend Backend, optimizer_maker Make>
     settings.pipeline.rank = grid ? grid->coordinates(meeting.rank()).pipeline : meeting.rank();
     if (settings.ranks == 0)
       settings.ranks = grid ? grid->size(grid_axis::pipeline) : meeting.ranks();
-    detail::check_model(model, settings);
+    detail::prepare(model, settings);
     if (settings.costs.empty()) {
       std::vector<layer_costs> measured;
       if (meeting.rank() == 0) measured = detail::measure_model(model, ends, settings);

@@ -17,10 +17,10 @@ namespace zbpp::torch {
 
 /// Has the C library keep the memory of freed tensors for the next ones, for the whole process.
 ///
-/// By default glibc gives a large block back to the system as soon as it is freed, so each pass
-/// takes a page fault for every 4 KiB of its tensors. Call it before the first tensor is made. What
-/// is kept is at most what was in use at a time.
-/// @param largest  the largest block that is kept; 0 stands for the defaults of glibc again
+/// What glibc gives back to the system takes a page fault for every 4 KiB in the next pass. Call it
+/// before the first tensor is made. What is kept is at most what was in use at a time.
+/// @param largest  the largest block that is kept; 0 stands for the 128 KiB that glibc begins with,
+///                 which it then no longer adapts to what is freed
 /// @return whether the C library follows; false where it is not glibc
 /// @throws error (bad_argument) when `largest` is negative
 /// @source mallopt(3): M_MMAP_THRESHOLD and M_TRIM_THRESHOLD

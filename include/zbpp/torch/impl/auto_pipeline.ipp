@@ -10,9 +10,11 @@
 #include <zbpp/runtime/microbatch.hpp>
 #include <zbpp/torch/auto_pipeline.hpp>
 #include <zbpp/torch/detail/layer_keeper.hpp>
+#include <zbpp/torch/host_memory.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <string>
 #include <unordered_map>
 
@@ -67,11 +69,19 @@ inline void check_unshared(std::vector<layer> const& layers) {
   }
 }
 
+/// Whether who starts the program says when glibc gives memory back.
+[[nodiscard]] inline bool environment_states_thresholds() {
+  std::string const text = std::getenv("GLIBC_TUNABLES") ? std::getenv("GLIBC_TUNABLES") : "";
+  return std::getenv("MALLOC_MMAP_THRESHOLD_") || std::getenv("MALLOC_TRIM_THRESHOLD_") ||
+         text.find("malloc.mmap_threshold") != text.npos ||
+         text.find("malloc.trim_threshold") != text.npos;
+}
+
 [[nodiscard]] inline placement first_placement(auto_settings const& settings) {
   return settings.pipeline.plan.placement.value_or(placement::linear(settings.ranks));
 }
 
-inline void check_model(layer_sequence const& model, auto_settings& settings) {
+inline void prepare(layer_sequence const& model, auto_settings& settings) {
   auto const& layers = model.layers();
   zbpp::detail::require(!layers.empty(), "auto_pipeline: the model has no layers");
   auto const& fixed = settings.pipeline.plan.placement;
@@ -99,6 +109,7 @@ inline void check_model(layer_sequence const& model, auto_settings& settings) {
   auto stated = settings;
   if (stated.costs.empty()) stated.costs.resize(layers.size());
   static_cast<void>(problem_of(model, stated));
+  if (settings.keeps_freed_memory && !environment_states_thresholds()) keep_freed_memory();
 }
 
 /// Says in a line what layers cost.
