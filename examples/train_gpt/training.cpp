@@ -3,6 +3,8 @@
 
 #include "program.hpp"
 #include "report.hpp"
+#include "searching.hpp"
+#include "ways.hpp"
 #include <zbpp/io/text.hpp>
 
 #include <algorithm>
@@ -30,11 +32,9 @@ text read(options const& o) {
 /// Finds a placement for every policy.
 /// @throws setting_error when the user asked for one that finds none
 std::vector<choice> choose_all(options const& o) {
-  auto const known = zbpp::builtin_policies();
   std::vector<choice> choices;
   for (auto const& name : o.policies) {
-    choices.push_back(
-        choose(zbpp::find_policy(known, name), o.ranks, o.how.own_microbatches(), o.how.model));
+    choices.push_back(choose(policy_of(name), o.ranks, o.how.own_microbatches(), o.how.model));
     auto const& last = choices.back();
     if (!last.where && o.names_policies)
       throw setting_error("--policy " + name + ": " + last.why_not);
@@ -246,6 +246,11 @@ int train(options const& o, ranks_here& ranks) {
   auto const status =
       ranks.share(ranks.has_first() ? conclude(o, on, sequential, all, *last, newest) : 0);
   return status == 0 && interrupt::was_raised() ? 130 : status;
+}
+
+int train_on_threads(options const& o) {
+  ranks_here ranks;
+  return train(o, ranks);
 }
 
 }  // namespace gpt
