@@ -4,33 +4,31 @@
 // without the planner.
 #include "searching.hpp"
 
-#include <string>
 #include <vector>
 
 namespace gpt {
 namespace {
 
-[[noreturn]] void refuse(std::string const& option) {
-  throw setting_error(
-      option + " searches, and this program was built without the planner; build the target "
-               "train_gpt");
+[[noreturn]] void refuse() {
+  throw setting_error("--policy or --adaptive takes a search, and this program was built without "
+                      "the planner; build "
+                      "the target train_gpt");
 }
 
 }  // namespace
 
-zbpp::any_policy policy_of(std::string const& name) {
+std::vector<zbpp::any_policy> policies(options const& o) {
+  if (o.searches) refuse();
   std::vector<zbpp::any_policy> all;
   zbpp::for_each_policy([&](auto const& policy) {
-    if constexpr (!requires { policy.search; })
-      if (policy.name == name) all.emplace_back(policy);
+    if constexpr (!requires { policy.search; }) all.emplace_back(policy);
   });
-  if (all.empty()) refuse("--policy " + name);
-  return all.front();
+  return all;
 }
 
 zbpp::schedule order_of_blocks(
     zbpp::any_policy const&, zbpp::placement const&, model_config const&, zbpp::problem const&) {
-  refuse("--adaptive");
+  refuse();
 }
 
 run_record run_adapting(
@@ -41,7 +39,7 @@ run_record run_adapting(
     std::vector<chunk_stage>&,
     zbpp::training_state const&,
     saver*) {
-  refuse("--adaptive");
+  refuse();
 }
 
 }  // namespace gpt

@@ -37,9 +37,7 @@ struct adapting_loop {
 
 }  // namespace
 
-zbpp::any_policy policy_of(std::string const& name) {
-  return zbpp::find_policy(zbpp::builtin_policies(), name);
-}
+std::vector<zbpp::any_policy> policies(options const&) { return zbpp::builtin_policies(); }
 
 zbpp::schedule order_of_blocks(
     zbpp::any_policy const& policy,

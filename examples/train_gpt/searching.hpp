@@ -4,17 +4,17 @@
 // refuses it.
 #pragma once
 
+#include "options.hpp"
 #include "planning.hpp"
 #include "runs.hpp"
 
-#include <string>
 #include <vector>
 
 namespace gpt {
 
-/// @param name  of a policy that comes with zbpp
-/// @throws setting_error when the program lacks it
-[[nodiscard]] zbpp::any_policy policy_of(std::string const& name);
+/// @return the policies that the program has
+/// @throws setting_error when the user asked for a search, and it has none
+[[nodiscard]] std::vector<zbpp::any_policy> policies(options const& o);
 
 /// Finds the order of a policy for blocks: that of the stages that they make up.
 /// @param blocks  on `blocks_of(where)`

@@ -32,9 +32,11 @@ text read(options const& o) {
 /// Finds a placement for every policy.
 /// @throws setting_error when the user asked for one that finds none
 std::vector<choice> choose_all(options const& o) {
+  auto const known = policies(o);
   std::vector<choice> choices;
   for (auto const& name : o.policies) {
-    choices.push_back(choose(policy_of(name), o.ranks, o.how.own_microbatches(), o.how.model));
+    choices.push_back(
+        choose(zbpp::find_policy(known, name), o.ranks, o.how.own_microbatches(), o.how.model));
     auto const& last = choices.back();
     if (!last.where && o.names_policies)
       throw setting_error("--policy " + name + ": " + last.why_not);
