@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Prints what compiling a source takes with -O2, header-only and in the compiled form, as rows of a
 # table: user seconds of the compiler, as multiples of what a source of four standard headers takes. As
-# machines are noisy, each is measured beside that source; with several runs it prints the medians.
+# machines are noisy, each is measured beside that source; with several runs it prints the medians. Then it prints
+# what the compiled form costs once: seconds of a processor for all its sources, and for the longest.
 # usage: compile_times.sh [COMPILER [RUNS]]     (default: g++-12, 1)
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
@@ -54,3 +55,21 @@ row 'a flow, `zb_h1`, threads' "$trainer" "-DPOLICIES=$zb_h1"
 row 'a flow, `zb_v`, threads' "$trainer" "-DPOLICIES=$zb_v"
 row 'the same with five policies, one of them `greedy_auto`' "$trainer" "-DPOLICIES=$five" -DSEARCHES
 row '`examples/09_processes.cpp`' "$root"/examples/09_processes.cpp
+
+# once COMPONENT
+once() {
+  mkdir "$scratch/$1"
+  sh "$root/cmake/compiled_sources.sh" "$scratch/$1" "$1"
+  for source in "$scratch/$1"/*.cpp; do
+    user_seconds "$source" -DZBPP_SEPARATE_COMPILATION
+    echo
+  done | awk -v name="$1" '{ sum += $1; if ($1 > most) most = $1 }
+    END { printf "| `%s` | %d | %.0f s | %.0f s |\n", name, NR, sum, most }'
+}
+
+echo
+echo "| the compiled form, once | sources | all | the longest |"
+echo "|---|---|---|---|"
+once core
+once json
+once asio

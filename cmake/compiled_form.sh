@@ -12,18 +12,7 @@ with_flags="$1 -std=c++20 -pthread -DZBPP_SEPARATE_COMPILATION -I$root/include -
   -Wshadow -Werror"
 shift 2
 
-for component in "$@"; do
-  if [ "$component" = core ]; then
-    sed -n 's/^#include <zbpp\/\(.*\)\/impl\/src.hpp>$/\1/p' "$root/include/zbpp/impl/src.hpp"
-  else
-    echo "$component"
-  fi
-done >"$scratch/rooms"
-# One source for each paragraph of includes, as zbpp_compiled_sources of ZbppComponent.cmake has them.
-while read -r room; do
-  awk -v RS= -v source="$scratch/$room" '/#include/ { print >(source number++ ".cpp") }' \
-    "$root/include/zbpp/$room/impl/src.hpp"
-done <"$scratch/rooms"
+sh "$root/cmake/compiled_sources.sh" "$scratch" "$@"
 # shellcheck disable=SC2016
 find "$scratch" -name '*.cpp' -print0 | xargs -0 -P "$(nproc)" -I SOURCE sh -c '
   $2 -c "$1" -o "$1.o" || {

@@ -4,6 +4,7 @@
 #include "meeting.hpp"
 #include "ranks_apart.hpp"
 #include "training.hpp"
+#include "ways.hpp"
 #include <zbpp/mpi/ranks.hpp>
 
 #include <mpi.h>

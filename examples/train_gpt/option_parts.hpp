@@ -99,6 +99,17 @@ inline void check_values(CLI::App const& app, int argc, char const* const* argv)
   return accepts(test, "is no folder that can be written to; name one that exists");
 }
 
+/// Makes a folder that files can be written to, with those above it, where there is none.
+/// @param option  that names it
+/// @throws setting_error
+inline void make_folder(std::string const& option, std::filesystem::path const& folder) {
+  std::error_code fault;
+  std::filesystem::create_directories(folder, fault);
+  auto const refusal = writable_folder()(folder.string());
+  if (!refusal.empty())
+    throw setting_error(option + ": " + refusal + (fault ? ": " + fault.message() : std::string()));
+}
+
 /// Accepts positive decimals. A range of CLI11 takes nan for one of its numbers.
 [[nodiscard]] inline CLI::Validator positive_decimal() {
   auto const test = [](std::string const& given) {
@@ -123,12 +134,29 @@ inline void check_values(CLI::App const& app, int argc, char const* const* argv)
       ""};
 }
 
+/// Stands for a policy that comes with zbpp, where only its name is needed.
+struct policy_entry {
+  std::string_view name;
+  std::string_view title;
+  bool searches;
+};
+
+/// @return an entry for each policy that comes with zbpp
+[[nodiscard]] inline std::vector<policy_entry> policy_entries() {
+  std::vector<policy_entry> all;
+  zbpp::for_each_policy([&](auto const& policy) {
+    all.push_back({policy.name, policy.title, requires { policy.search; }
+});
+});
+return all;
+}
+
 /// Accepts the names and titles of policies.
 [[nodiscard]] inline CLI::Validator policy_name() {
   return {
       [](std::string& given) -> std::string {
         try {
-          given = zbpp::find_policy(zbpp::builtin_policies(), given).name();
+          given = zbpp::find_policy(policy_entries(), given).name;
           return {};
         } catch (zbpp::error const& unknown) {
           return unknown.what();

@@ -86,30 +86,6 @@ struct choice {
   return zbpp::placement::custom(std::move(ranks));
 }
 
-/// Finds the order of a policy for blocks: that of the stages that they make up.
-/// @param blocks  on `blocks_of(where)`
-/// @throws zbpp::error (unsupported_problem) when the policy recomputes, or has F and B in pairs
-[[nodiscard]] inline zbpp::schedule order_of_blocks(
-    zbpp::any_policy const& policy,
-    zbpp::placement const& where,
-    model_config const& model,
-    zbpp::problem const& blocks) {
-  zbpp::layered_problem const layers(
-      where,
-      blocks.microbatches(),
-      {blocks.all_costs().begin(), blocks.all_costs().end()},
-      blocks.transfer());
-  std::vector<int> first;
-  for (int s = 0; s < where.stages(); ++s)
-    first.push_back(static_cast<int>(layers_of_stage(model, where.stages(), s).first));
-  auto merged = layers.with(first);
-  auto order = policy(merged);
-  return stage_per_layer(
-             {.problem = std::move(merged), .schedule = std::move(order), .first_layer = first},
-             layers)
-      .schedule;
-}
-
 /// Says how large the stages here are, and what their optimizer steps take, which changes them.
 [[nodiscard]] inline std::vector<zbpp::stage_costs> sizes_of(std::span<chunk_stage> stages) {
   std::vector<zbpp::stage_costs> costs;

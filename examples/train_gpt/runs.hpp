@@ -9,7 +9,6 @@
 #include <zbpp/analysis/clock_offsets.hpp>
 #include <zbpp/io/run_progress.hpp>
 #include <zbpp/io/text.hpp>
-#include <zbpp/runtime/adaptive_pipeline.hpp>
 #include <zbpp/runtime/in_process_grid.hpp>
 #include <zbpp/runtime/interrupt.hpp>
 #include <zbpp/runtime/rank_grid.hpp>
@@ -357,57 +356,6 @@ struct leading_pipeline {
     while (auto const next = agree_on_steps(groups))
       static_cast<void>(run_together(pipe, groups, next, how.microbatches, [](auto&) {}));
   });
-  conclude(record, stages);
-  return record;
-}
-
-/// Is a pipeline that changes its plan, in the form of one that does not.
-struct adapting_loop {
-  zbpp::adaptive_pipeline<zbpp::threads>* pipe;
-  zbpp::plan const* first;
-  run_record* record;
-
-  template <class Note>
-  void run(std::int64_t steps, Note const& note) {
-    for (; steps > 0; --steps) {
-      auto const& result = pipe->step();
-      auto const& planned = pipe->current().planned();
-      auto const& before = record->other_plan ? *record->other_plan : *first;
-      if (!(planned.schedule() == before.schedule())) {
-        record->last_changed = record->losses.size();
-        if (!record->other_plan) record->first_changed = record->last_changed;
-        record->other_plan = planned;
-      }
-      note(result);
-    }
-  }
-  [[nodiscard]] zbpp::training_state state() const { return pipe->current().state(); }
-};
-
-/// Runs a plan on threads, and better ones where passes take other times than planned; stages
-/// change ranks then.
-/// @param kind  of its steps; the other parameters are as for `run_pipeline`
-[[nodiscard]] inline run_record run_adapting(
-    zbpp::plan const& planned,
-    zbpp::step_kind kind,
-    training const& how,
-    zbpp::threads const& backend,
-    std::vector<chunk_stage>& stages,
-    zbpp::training_state const& state,
-    saver* save) {
-  auto const steps = how.optimizer.steps;
-  run_record record{.name = planned.policy(), .first = state.steps, .keeps_times = true};
-  run_display display(record, how, steps);
-  // Own choice: threads share processors with other programs, and so vary by that much.
-  zbpp::replan_settings settings{
-      .band = 0.1, .least_gain = 0.05, .least_steps = 30, .moves_stages = true};
-  settings.search.seconds = 0.5;
-  settings.program.step = kind;
-  settings.on_report = [&](std::string const& line) { display.note(line); };
-  zbpp::adaptive_pipeline pipe{planned, backend, stages, settings, options_of(how.optimizer)};
-  pipe.current().resume(state);
-  adapting_loop loop{&pipe, &planned, &record};
-  take_steps(loop, record, display, steps, 1, stages, save);
   conclude(record, stages);
   return record;
 }

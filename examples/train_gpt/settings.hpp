@@ -118,6 +118,12 @@ struct optimizer_settings {
       .clip = how.clip, .learning_rate = [how](std::int64_t updates) { return how.rate(updates); }};
 }
 
+/// Says which rank takes how many times as long as its passes need.
+struct slow_rank {
+  int rank = -1;  ///< none
+  double factor = 1.0;
+};
+
 /// Says what is trained, and how.
 struct training {
   model_config model;

@@ -3,6 +3,7 @@
 // A rank that is slower than planned, on purpose: to see how a run deals with it.
 #pragma once
 
+#include "settings.hpp"
 #include <zbpp/runtime/threads.hpp>
 
 #include <algorithm>
@@ -11,12 +12,6 @@
 #include <thread>
 
 namespace gpt {
-
-/// Says which rank takes how many times as long as its passes need.
-struct slow_rank {
-  int rank = -1;  ///< none
-  double factor = 1.0;
-};
 
 /// By which passes on this thread take longer.
 inline thread_local double pass_factor = 1.0;

@@ -3,6 +3,8 @@
 
 #include "program.hpp"
 #include "report.hpp"
+#include "searching.hpp"
+#include "ways.hpp"
 #include <zbpp/io/text.hpp>
 
 #include <algorithm>
@@ -30,7 +32,7 @@ text read(options const& o) {
 /// Finds a placement for every policy.
 /// @throws setting_error when the user asked for one that finds none
 std::vector<choice> choose_all(options const& o) {
-  auto const known = zbpp::builtin_policies();
+  auto const known = policies(o);
   std::vector<choice> choices;
   for (auto const& name : o.policies) {
     choices.push_back(
@@ -246,6 +248,11 @@ int train(options const& o, ranks_here& ranks) {
   auto const status =
       ranks.share(ranks.has_first() ? conclude(o, on, sequential, all, *last, newest) : 0);
   return status == 0 && interrupt::was_raised() ? 130 : status;
+}
+
+int train_on_threads(options const& o) {
+  ranks_here ranks;
+  return train(o, ranks);
 }
 
 }  // namespace gpt

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All definitions of component json, for the one source file that compiles them.
+// All definitions of component json; the compiled form has a source for each paragraph.
 #pragma once
 
 #include <zbpp/json/impl/chrome_trace.ipp>
@@ -9,6 +9,8 @@
 #include <zbpp/json/impl/explanation.ipp>
 #include <zbpp/json/impl/layers.ipp>
 #include <zbpp/json/impl/plan.ipp>
-#include <zbpp/json/impl/planners.ipp>
 #include <zbpp/json/impl/problem.ipp>
 #include <zbpp/json/impl/writable.ipp>
+
+// What takes the planner, apart from what programs without it link.
+#include <zbpp/json/impl/planners.ipp>
