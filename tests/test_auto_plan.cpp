@@ -191,7 +191,7 @@ TEST_CASE("seldom any cut with any set of recomputing stages costs less", "[auto
   int fitting = 0;
   int recomputing = 0;
   int good = 0;
-  for (int trial = 0; trial < thinned(40, 6); ++trial) {
+  for (int trial = 0; trial < thinned(40, 2); ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(2, 3));
     auto const count = p + static_cast<int>(random.integer(0, 2));
@@ -216,14 +216,14 @@ TEST_CASE("seldom any cut with any set of recomputing stages costs less", "[auto
   }
   CAPTURE(fitting, good, recomputing);
   CHECK((good + thinned(0, 1)) * 100 >= fitting * 90);  // of few, one is more than a tenth
-  CHECK(fitting > thinned(10, 2));
+  CHECK(fitting > thinned(10, 0));
   CHECK(recomputing > thinned(0, -1));
 }
 
 TEST_CASE("the first chunks recompute where that costs least", "[auto_plan]") {
   int fitting = 0;
   int gaining = 0;
-  for (int trial = 0; trial < thinned(30, 8); ++trial) {
+  for (int trial = 0; trial < thinned(30, 3); ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(2, 4));
     auto const count = p * static_cast<int>(random.integer(2, 4));
@@ -263,8 +263,8 @@ TEST_CASE("the first chunks recompute where that costs least", "[auto_plan]") {
     gaining += recomputing > 0 && recomputing < found->problem.stages() ? 1 : 0;
   }
   CAPTURE(fitting, gaining);
-  CHECK(fitting > thinned(25, 5));
-  CHECK(gaining > thinned(12, 1));
+  CHECK(fitting > thinned(25, 1));
+  CHECK(gaining > thinned(12, -1));
 }
 
 TEST_CASE("no partition for a policy of the registry costs less", "[auto_plan]") {
@@ -281,7 +281,7 @@ TEST_CASE("no partition for a policy of the registry costs less", "[auto_plan]")
   replace(greedy_auto{.search = little});
   int compared = 0;
   int worse = 0;  // than a search within less memory than there is
-  for (int trial = 0; trial < thinned(5, 2); ++trial) {
+  for (int trial = 0; trial < thinned(5, 1); ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(2, 3));
     auto const count = static_cast<int>(random.integer(2 * p, 2 * p + 1));
@@ -305,13 +305,13 @@ TEST_CASE("no partition for a policy of the registry costs less", "[auto_plan]")
       }
   }
   CAPTURE(compared, worse);
-  CHECK(compared > thinned(15, 5));
+  CHECK(compared > thinned(15, 2));
   CHECK(worse * 10 <= compared);
 }
 
 TEST_CASE("a plan is what it says, twice, and no worse with more budget", "[auto_plan]") {
   int fitting = 0;
-  for (int trial = 0; trial < thinned(4, 3); ++trial) {
+  for (int trial = 0; trial < thinned(4, 1); ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const placement = test::random_placement(random);
     auto const count = placement.stages() + static_cast<int>(random.integer(0, 10));
@@ -334,7 +334,7 @@ TEST_CASE("a plan is what it says, twice, and no worse with more budget", "[auto
     CHECK(again.problem == last->problem);
     CHECK(again.schedule == last->schedule);
   }
-  CHECK(fitting > 4);
+  CHECK(fitting > thinned(4, 0));
 }
 
 TEST_CASE("a plan with pairs is what it says, and its bound stays below", "[auto_plan]") {

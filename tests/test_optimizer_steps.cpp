@@ -48,7 +48,7 @@ namespace {
 
 constexpr int steps = 32;
 std::vector<int> const lengths{5, 1, steps - 6};  // of the runs of a training
-constexpr int rounds = thinned(500, 60);
+constexpr int rounds = thinned(500, 15);
 
 // Checks the plans of a row in both kinds of steps on both backends.
 // @return what happened when validated afterwards, under virtual time

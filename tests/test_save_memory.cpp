@@ -167,7 +167,7 @@ search_settings without_saving(search_settings const& search) {
 // With edges, R, BW, pairs, uneven limits and static memory.
 TEST_CASE("saving memory never costs more, breaks a limit or takes more", "[save_memory]") {
   int less = 0;
-  for (int trial = 0; trial < thinned(120, 30); ++trial) {
+  for (int trial = 0; trial < thinned(120, 8); ++trial) {
     ZBPP_SEEDED(random, static_cast<std::uint64_t>(trial));
     auto const placement =
         trial % 4 == 3 ? placement::custom({0, 0, 1, 0, 1}) : test::tiny_placement(random, trial);

@@ -231,7 +231,7 @@ TEST_CASE(
 }
 
 TEST_CASE("random trainings follow both rules", "[steps-without-agreement][fuzz]") {
-  constexpr int rounds = thinned(300, 60);
+  constexpr int rounds = thinned(300, 15);
   happenings all;
   for (int round = 0; round < rounds; ++round) {
     ZBPP_SEEDED(random, static_cast<std::uint64_t>(round));
