@@ -353,7 +353,7 @@ TEST_CASE("a rank that asks without waiting is woken, and told of a failure", "[
 
 TEST_CASE("who does not come to a collective call is named", "[asio][grid]") {
   auto settings = patient_settings();
-  settings.collective_deadline = 300ms;
+  settings.collective_deadline = 2s;
   std::promise<void> over;
   auto const is_over = over.get_future().share();
   auto const thrown = run_ranks(2, settings, [&](rendezvous& run) {
@@ -374,7 +374,7 @@ TEST_CASE("who does not come to a collective call is named", "[asio][grid]") {
   check_thrown(
       thrown,
       "another rank failed: rank 1: has not come to a collective call of its data group within "
-      "0.3 s; rendezvous_settings::collective_deadline sets this limit");
+      "2.0 s; rendezvous_settings::collective_deadline sets this limit");
 }
 
 TEST_CASE("who leaves while others wait for it in a collective call is named", "[asio][grid]") {
@@ -577,7 +577,7 @@ TEST_CASE("of a grid that stalls the one rank is named for which all others wait
   auto const problem = with_replicas(
       zbpp::problem(zbpp::placement::linear(2), 3, zbpp::stage_costs{.forward = 1}), {.count = 2});
   auto settings = patient_settings();
-  settings.stall_deadline = 1s;
+  settings.stall_deadline = 2s;
   struct trial {
     std::string place;
     int rank;
