@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace test_registry {
 
@@ -66,6 +67,25 @@ TEST_CASE("no two built-in policies share a name or a title", "[registry]") {
     names.insert(policy.title());
   }
   CHECK(names.size() == 2 * zbpp::builtin_policies().size());
+}
+
+TEST_CASE(
+    "policies are gone through in the order of the list, those that search among them",
+    "[registry]") {
+  std::vector<std::string_view> names;
+  std::vector<std::string_view> searching;
+  zbpp::for_each_policy([&](auto const& policy) {
+    names.push_back(policy.name);
+    if constexpr (requires { policy.search; }) searching.push_back(policy.name);
+  });
+  std::vector<std::string_view> listed;
+  std::vector<std::string_view> listed_searching;
+  for (auto const& policy : zbpp::builtin_policies()) {
+    listed.push_back(policy.name());
+    if (policy.searches()) listed_searching.push_back(policy.name());
+  }
+  CHECK(names == listed);
+  CHECK(searching == listed_searching);
 }
 
 TEST_CASE("an unknown name is answered with the names there are", "[registry]") {
