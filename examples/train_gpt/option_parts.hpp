@@ -144,11 +144,11 @@ struct policy_entry {
 /// @return an entry for each policy that comes with zbpp
 [[nodiscard]] inline std::vector<policy_entry> policy_entries() {
   std::vector<policy_entry> all;
-  zbpp::for_each_policy([&](auto const& policy) {
-    all.push_back({policy.name, policy.title, requires { policy.search; }
-});
-});
-return all;
+  zbpp::for_each_policy([&]<class Policy>(Policy const& policy) {
+    constexpr bool searches = requires(Policy one) { one.search; };
+    all.push_back({policy.name, policy.title, searches});
+  });
+  return all;
 }
 
 /// Accepts the names and titles of policies.
