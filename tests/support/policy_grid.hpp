@@ -98,7 +98,8 @@ namespace zbpp::test {
     return counts;
   }
   counts = thinned<std::vector<int>>(
-      {1, 2, p - 1, p, p + 1, 2 * p - 2, 2 * p - 1, 2 * p, 3 * p, most}, {1, p - 1, p + 1, 2 * p, most});
+      {1, 2, p - 1, p, p + 1, 2 * p - 2, 2 * p - 1, 2 * p, 3 * p, most},
+      {1, p - 1, p + 1, 2 * p, most});
   std::sort(counts.begin(), counts.end());
   counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
   return counts;
