@@ -384,11 +384,8 @@ set(ZBPP_ASIO_HEADERS
   asio/impl/io_loop.ipp
   asio/impl/launch.ipp
   asio/impl/measure.ipp
-  asio/impl/one_rank.ipp
-  asio/impl/pipeline_ranks.ipp
   asio/impl/rank_call.ipp
   asio/impl/rendezvous.ipp
-  asio/impl/roster.ipp
   asio/impl/socket_grid.ipp
   asio/impl/socket_states.ipp
   asio/impl/src.hpp
