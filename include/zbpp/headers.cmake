@@ -265,11 +265,9 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/agreement.ipp
   runtime/impl/arena_core.ipp
   runtime/impl/array.ipp
-  runtime/impl/backend.ipp
   runtime/impl/chunk_state.ipp
   runtime/impl/early_w.ipp
   runtime/impl/gradient_reduction.ipp
-  runtime/impl/gradient_state.ipp
   runtime/impl/grid_agreement.ipp
   runtime/impl/group.ipp
   runtime/impl/in_process.ipp
