@@ -44,7 +44,6 @@ set(ZBPP_CORE_HEADERS
   analysis/impl/clock_offsets.ipp
   analysis/impl/costs_from.ipp
   analysis/impl/deadlock.ipp
-  analysis/impl/diagnostic.ipp
   analysis/impl/evaluation.ipp
   analysis/impl/exhaustive_search.ipp
   analysis/impl/explain.ipp
