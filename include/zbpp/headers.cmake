@@ -44,7 +44,6 @@ set(ZBPP_CORE_HEADERS
   analysis/impl/clock_offsets.ipp
   analysis/impl/costs_from.ipp
   analysis/impl/deadlock.ipp
-  analysis/impl/diagnostic.ipp
   analysis/impl/evaluation.ipp
   analysis/impl/exhaustive_search.ipp
   analysis/impl/explain.ipp
@@ -265,11 +264,9 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/agreement.ipp
   runtime/impl/arena_core.ipp
   runtime/impl/array.ipp
-  runtime/impl/backend.ipp
   runtime/impl/chunk_state.ipp
   runtime/impl/early_w.ipp
   runtime/impl/gradient_reduction.ipp
-  runtime/impl/gradient_state.ipp
   runtime/impl/grid_agreement.ipp
   runtime/impl/group.ipp
   runtime/impl/in_process.ipp
@@ -384,11 +381,8 @@ set(ZBPP_ASIO_HEADERS
   asio/impl/io_loop.ipp
   asio/impl/launch.ipp
   asio/impl/measure.ipp
-  asio/impl/one_rank.ipp
-  asio/impl/pipeline_ranks.ipp
   asio/impl/rank_call.ipp
   asio/impl/rendezvous.ipp
-  asio/impl/roster.ipp
   asio/impl/socket_grid.ipp
   asio/impl/socket_states.ipp
   asio/impl/src.hpp

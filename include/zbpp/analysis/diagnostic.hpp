@@ -61,21 +61,25 @@ struct diagnostic {
 };
 
 /// Writes a diagnostic as one line: fault, place, text.
-[[nodiscard]] std::string to_string(diagnostic const& d);
+[[nodiscard]] inline std::string to_string(diagnostic const& d) {
+  auto text = std::string(to_string(d.fault));
+  if (d.location != location{}) text.append(" at ").append(to_string(d.location));
+  return text.append(": ").append(d.text);
+}
 
 namespace detail {
 
 /// Makes a diagnostic of an instruction, which leads the text.
-[[nodiscard]] diagnostic make_diagnostic(
-    fault fault, int rank, std::int64_t position, instruction const& i, std::string const& text);
+[[nodiscard]] inline diagnostic make_diagnostic(
+    fault fault, int rank, std::int64_t position, instruction const& i, std::string const& text) {
+  return {fault, {rank, position, i.stage, i.microbatch}, i, to_string(i) + ": " + text};
+}
 
 /// Makes a diagnostic of the instruction that stands at a position.
-[[nodiscard]] diagnostic make_diagnostic(
-    program const& program, fault fault, int rank, std::int64_t position, std::string const& text);
+[[nodiscard]] inline diagnostic make_diagnostic(
+    program const& program, fault fault, int rank, std::int64_t position, std::string const& text) {
+  return make_diagnostic(fault, rank, position, program.instructions(rank)[index(position)], text);
+}
 
 }  // namespace detail
 }  // namespace zbpp
-
-#if !defined(ZBPP_SEPARATE_COMPILATION)
-#include <zbpp/analysis/impl/diagnostic.ipp>
-#endif

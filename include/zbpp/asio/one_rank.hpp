@@ -152,7 +152,14 @@ class one_rank {
       failure_calls calls,
       bool shares_losses = false,
       std::vector<agreement_item> more = {},
-      pipeline_ranks ranks = {});
+      pipeline_ranks ranks = {})
+      : supervisor_(
+            run.control_channel(),
+            planned,
+            std::move(calls),
+            with_losses(std::move(more), shares_losses),
+            std::move(ranks)),
+        shares_losses_(shares_losses) {}
   ~one_rank() = default;
 
   /// @return what takes part in the steps of the run
@@ -193,13 +200,15 @@ class one_rank {
   }
 
  private:
+  [[nodiscard]] static std::vector<agreement_item> with_losses(
+      std::vector<agreement_item> items, bool shares_losses) {
+    items.push_back(make_item("share_losses", shares_losses ? "true" : "false"));
+    return items;
+  }
+
   step_supervisor supervisor_;
   bool shares_losses_;
 };
 
 }  // namespace asio
 }  // namespace zbpp
-
-#if !defined(ZBPP_SEPARATE_COMPILATION)
-#include <zbpp/asio/impl/one_rank.ipp>
-#endif

@@ -24,18 +24,37 @@ class pipeline_ranks {
   /// @param rank   of the run, that of this process
   /// @param ranks  of the run
   /// @throws error (bad_argument) unless the grid has as many ranks as the run
-  pipeline_ranks(grid_layout const& layout, int rank, int ranks);
+  pipeline_ranks(grid_layout const& layout, int rank, int ranks)
+      : layout_(std::make_shared<grid_layout const>(layout)) {
+    if (layout.ranks() != ranks)
+      throw error(
+          errc::bad_argument,
+          "the run has " + std::to_string(ranks) + " processes and the grid_layout " +
+              std::to_string(layout.ranks()) + " ranks; make it for rendezvous::ranks()");
+    places_ = layout.group(grid_axis::pipeline, rank);
+  }
 
   /// @return the rank in the run of a rank of the pipeline
   [[nodiscard]] int in_run(int rank) const noexcept {
     return places_.empty() ? rank : places_[zbpp::detail::index(rank)];
   }
   /// @return the same place, its rank being that in the run
-  [[nodiscard]] location in_run(location at) const noexcept;
+  [[nodiscard]] location in_run(location at) const noexcept {
+    if (at.rank >= 0) at.rank = in_run(at.rank);
+    return at;
+  }
   /// @return the same channels, their ends being ranks of the run
-  [[nodiscard]] std::vector<channel> in_run(std::vector<channel> channels) const;
+  [[nodiscard]] std::vector<channel> in_run(std::vector<channel> channels) const {
+    for (auto& c : channels) {
+      c.from = in_run(c.from);
+      c.to = in_run(c.to);
+    }
+    return channels;
+  }
   /// @return which rank of its pipeline the rank `own` of the run is, that of this process
-  [[nodiscard]] int in_pipeline(int own) const;
+  [[nodiscard]] int in_pipeline(int own) const {
+    return layout_ == nullptr ? own : layout_->place_in_group(grid_axis::pipeline, own);
+  }
 
   /// @return the grid; null where the pipeline has all ranks of the run
   [[nodiscard]] std::shared_ptr<grid_layout const> const& layout() const noexcept {
@@ -48,7 +67,3 @@ class pipeline_ranks {
 };
 
 }  // namespace zbpp::asio
-
-#if !defined(ZBPP_SEPARATE_COMPILATION)
-#include <zbpp/asio/impl/pipeline_ranks.ipp>
-#endif

@@ -29,7 +29,11 @@ struct rank_failure {
 };
 
 /// @return the failure as what every rank throws: place, instruction, text
-[[nodiscard]] error to_error(rank_failure const& failure);
+[[nodiscard]] inline error to_error(rank_failure const& failure) {
+  auto const running =
+      failure.instruction ? "in " + to_string(*failure.instruction) + ": " : std::string();
+  return error(failure.code, running + failure.text, failure.location);
+}
 
 /// Holds what a rank calls when the run fails. Either may be empty. They are called on the I/O
 /// thread and must not throw.
@@ -73,7 +77,3 @@ enum class collective : std::uint8_t { all_gather, broadcast, barrier };
 }
 
 }  // namespace zbpp::asio
-
-#if !defined(ZBPP_SEPARATE_COMPILATION)
-#include <zbpp/asio/impl/roster.ipp>
-#endif

@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <exception>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -195,13 +196,17 @@ auto make_or_refuse(typename Backend::executor& executor, Work const& work) {
 class one_process {
  public:
   /// Makes the list of the plan's ranks.
-  explicit one_process(plan const& planned);
+  explicit one_process(plan const& planned) : ranks_(detail::index(planned.problem().ranks())) {
+    std::iota(ranks_.begin(), ranks_.end(), 0);
+  }
 
   /// @return the ranks that run here: all of them
   [[nodiscard]] std::span<int const> ranks() const noexcept { return ranks_; }
   /// @return what carries their messages
   [[nodiscard]] static std::unique_ptr<in_process> make_transport(
-      program const& program, traffic const& messages, problem const& problem);
+      program const& program, traffic const& messages, problem const&) {
+    return std::make_unique<in_process>(state_map(program), messages.channels());
+  }
   /// @return the memory of a rank: the heap, unless an executor says otherwise
   [[nodiscard]] static arena make_memory(int /*rank*/) { return arena(); }
   /// @return where its passes run: on the calling thread, unless an executor says otherwise
@@ -223,7 +228,3 @@ class one_process {
 };
 
 }  // namespace zbpp
-
-#if !defined(ZBPP_SEPARATE_COMPILATION)
-#include <zbpp/runtime/impl/backend.ipp>
-#endif

@@ -4,6 +4,8 @@
 // it: whether gradients are clipped, and whether the step is skipped.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <span>
 
 namespace zbpp {
@@ -33,11 +35,19 @@ struct gradient_verdict {
 /// @param clip   most that the norm may be; 0 clips nothing
 /// @param scale  by which all gradients are too large: the loss scale
 /// @source Pascanu et al., arXiv 1211.5063 sec. 3.2; the 1e-6 is that of PyTorch's clip_grad_norm_
-[[nodiscard]] gradient_verdict judge(
-    std::span<gradient_state const> layers, double clip, double scale) noexcept;
+[[nodiscard]] inline gradient_verdict judge(
+    std::span<gradient_state const> layers, double clip, double scale) noexcept {
+  gradient_verdict verdict;
+  double sum = 0;
+  for (auto const& layer : layers) {
+    sum += layer.sum_of_squares;
+    verdict.is_finite = verdict.is_finite && layer.is_finite;
+  }
+  verdict.norm = std::sqrt(sum) / scale;
+  verdict.is_finite = verdict.is_finite && std::isfinite(verdict.norm);
+  if (verdict.is_finite && clip > 0)
+    verdict.coefficient = std::min(1.0, clip / (verdict.norm + 1e-6));
+  return verdict;
+}
 
 }  // namespace zbpp
-
-#if !defined(ZBPP_SEPARATE_COMPILATION)
-#include <zbpp/runtime/impl/gradient_state.ipp>
-#endif

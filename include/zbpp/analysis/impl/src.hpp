@@ -5,7 +5,6 @@
 
 // What a plan is, whether it can run, and what it costs.
 #include <zbpp/analysis/impl/deadlock.ipp>
-#include <zbpp/analysis/impl/diagnostic.ipp>
 #include <zbpp/analysis/impl/evaluation.ipp>
 #include <zbpp/analysis/impl/largest_messages.ipp>
 #include <zbpp/analysis/impl/lower.ipp>

@@ -12,10 +12,7 @@
 
 // What connects them, and what they do together.
 #include <zbpp/asio/impl/measure.ipp>
-#include <zbpp/asio/impl/one_rank.ipp>
-#include <zbpp/asio/impl/pipeline_ranks.ipp>
 #include <zbpp/asio/impl/rank_call.ipp>
-#include <zbpp/asio/impl/roster.ipp>
 #include <zbpp/asio/impl/socket_grid.ipp>
 #include <zbpp/asio/impl/socket_states.ipp>
 #include <zbpp/asio/impl/step_supervisor.ipp>

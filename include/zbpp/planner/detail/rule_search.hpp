@@ -521,8 +521,6 @@ class rule_search {
     }
   }
 
-  /// @return whether it tries building blocks
-  [[nodiscard]] bool has_blocks() const noexcept { return block_orders_.has_value(); }
   /// @return bytes that the passes of each rank may hold
   [[nodiscard]] std::vector<bytes> room() const {
     std::vector<bytes> room;

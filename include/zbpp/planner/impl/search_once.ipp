@@ -92,12 +92,6 @@ class auto_planner {
   // Of the budget, for bounds that are raised while the search goes on.
   static constexpr double share_of_interim_proofs = 0.08;
 
-  [[nodiscard]] static problem without_edges(problem const& problem) {
-    std::vector<stage_costs> costs(problem.all_costs().begin(), problem.all_costs().end());
-    for (auto& c : costs) c.edge = 0;
-    return {problem.placement(), 1, std::move(costs)};
-  }
-
   // A search often finds an optimum early, and the bound can be raised to it with little effort. So
   // that is tried each time that the search has taken twice as long.
   void improve(plan_search& search) {
@@ -131,7 +125,7 @@ class auto_planner {
   // What edges take beyond a limit is not there for activations.
   // @return whether there is more to set aside than before
   bool set_aside_excess(std::vector<bytes> const& used, std::vector<bytes>& reserve) const {
-    auto const least = least_memory(without_edges(problem_));
+    auto const least = least_memory(with_free_edges(problem_, {}));
     bool any = false;
     for (int rank = 0; rank < problem_.ranks(); ++rank) {
       auto const limit = problem_.memory_limit(rank);

@@ -7,11 +7,9 @@
 #include <zbpp/runtime/impl/agreement.ipp>
 #include <zbpp/runtime/impl/arena_core.ipp>
 #include <zbpp/runtime/impl/array.ipp>
-#include <zbpp/runtime/impl/backend.ipp>
 #include <zbpp/runtime/impl/chunk_state.ipp>
 #include <zbpp/runtime/impl/early_w.ipp>
 #include <zbpp/runtime/impl/gradient_reduction.ipp>
-#include <zbpp/runtime/impl/gradient_state.ipp>
 #include <zbpp/runtime/impl/grid_agreement.ipp>
 #include <zbpp/runtime/impl/group.ipp>
 #include <zbpp/runtime/impl/in_process.ipp>
