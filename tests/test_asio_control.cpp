@@ -204,6 +204,36 @@ struct step_stub {
 
 }  // namespace
 
+// A rank that had sent its last message slept until the next heartbeat where another thread had
+// taken the notification.
+TEST_CASE("what is called before the loop sleeps may be all that a wait is for") {
+  struct note {
+    bool is_wanted = false;
+    bool is_made = false;
+  } one;
+  asio::io_loop loop;
+  boost::asio::steady_timer limit(loop.io());
+  bool is_late = false;
+  loop.exclusively([&] {
+    auto const make = [](void* given) {
+      auto& here = *static_cast<note*>(given);
+      here.is_made = here.is_made || here.is_wanted;
+    };
+    loop.on_notify(make, &one);
+    limit.expires_after(test_limit);
+    limit.async_wait([&](auto const& cancelled) { is_late = is_late || !cancelled; });
+  });
+  loop.run_until([&] {
+    one.is_wanted = true;
+    return one.is_made || is_late;
+  });
+  CHECK_FALSE(is_late);
+  loop.exclusively([&] {
+    loop.forget(&one);
+    limit.cancel();
+  });
+}
+
 TEST_CASE("what fails on some ranks at once reaches all, the same one first, none missing") {
   for (int ranks : {1, 2, 3, 5, 8}) {
     for (int trial = 0; trial < 4; ++trial) {

@@ -59,7 +59,9 @@ class io_loop {
     has_waiter_.store(true);
     if (done()) return look();
     do {
-      turn();
+      call_notified();
+      if (done()) return;  // no handler need come then
+      run_handler();
     } while (!done());
   }
 
@@ -124,7 +126,7 @@ class io_loop {
   };
 
   void serve();
-  void turn();
+  void run_handler();
   void look();
   void call_notified();
   void arm(std::chrono::nanoseconds after) const noexcept;

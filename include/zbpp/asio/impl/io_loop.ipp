@@ -99,14 +99,15 @@ ZBPP_INLINE void io_loop::serve() {
     }
     std::unique_lock const role(role_);
     while (wanted_.load(std::memory_order_acquire) == 0 &&
-           !is_stopping_.load(std::memory_order_acquire))
-      turn();
+           !is_stopping_.load(std::memory_order_acquire)) {
+      call_notified();
+      run_handler();
+    }
   }
 }
 
-// Runs one handler, or notices a notify.
-ZBPP_INLINE void io_loop::turn() {
-  call_notified();
+// Runs one handler, or returns for a notify.
+ZBPP_INLINE void io_loop::run_handler() {
   context_->io.run_one();
   if (context_->io.stopped()) context_->io.restart();
 }
