@@ -73,12 +73,13 @@ step_result const& pipeline<Backend>::train(
   agreements_.forget_request();
   asked_ = after_step::go_on;
   has_proposed_ = false;
-  asked_steps_ = {
-      .first = state_.steps,
-      .count = count,
-      .step_decides = calls.decides,
-      .pause_decides = options.on_pause && options.on_pause.decides(),
-      .pause_every = options.pause_every};
+  // Member by member: in templates nvcc takes designated initializers for the first ones.
+  asked_steps_ = {};
+  asked_steps_.first = state_.steps;
+  asked_steps_.count = count;
+  asked_steps_.step_decides = calls.decides;
+  asked_steps_.pause_decides = options.on_pause && options.on_pause.decides();
+  asked_steps_.pause_every = options.pause_every;
   auto const end = state_.steps + count;
   for (auto next = after_step::go_on; next != after_step::stop && state_.steps < end;) {
     next = train_until(detail::next_pause(options, state_.steps, end), calls);
