@@ -50,14 +50,17 @@ commands() {
   command=$(ninja -C "$build" -t commands "$root/$1^" 2>/dev/null | tail -n 1 |
     sed 's/ -MD -MT .* -c / /; s/ --param=[^ ]*//')
   [ -n "$command" ] || return 0
-  echo "$command -O3 -c -o /dev/null"
+  case $1 in
+    tests/*) echo "$command -c -o /dev/null" ;;  # no build optimizes those at -O3
+    *) echo "$command -O3 -c -o /dev/null" ;;
+  esac
   case $command in
     *torch*) return ;;  # compiled with g++ alone
     *cuda* | *nccl*) compilers=clang++-16 ;;  # clang 14 has no std::source_location
     *) compilers="clang++-14 clang++-16" ;;
   esac
   for compiler in $compilers; do
-    echo "$command -fsyntax-only" | sed "s|^[^-]* -|$compiler $for_asio -|"
+    echo "$command -fsyntax-only" | sed "s|^\([^ ]*ccache \)\{0,1\}[^ ]* |$compiler $for_asio |"
   done
 }
 

@@ -10,9 +10,9 @@ namespace gpt {
 namespace {
 
 [[noreturn]] void refuse() {
-  throw setting_error("--policy or --adaptive takes a search, and this program was built without "
-                      "the planner; build "
-                      "the target train_gpt");
+  throw setting_error(
+      "--policy or --adaptive takes a search, and this program was built without the planner; "
+      "build the target train_gpt");
 }
 
 }  // namespace
