@@ -3,9 +3,11 @@
 
 #include <support/catch.hpp>
 
+#include <cstdint>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace test_error {
 
@@ -28,6 +30,18 @@ TEST_CASE("a place leaves out what does not apply and keeps zeros", "[error]") {
   CHECK(zbpp::to_string(zbpp::location{}).empty());
   CHECK(zbpp::to_string(zbpp::location{.microbatch = 0}) == "microbatch 0");
   CHECK(zbpp::to_string(zbpp::location{0, 0, 0, 0}) == "rank 0, position 0, stage 0, microbatch 0");
+}
+
+TEST_CASE("a text is joined of texts, characters and numbers", "[error]") {
+  std::string const name = "forward";
+  std::string_view const unit = " ns";
+  CHECK(
+      zbpp::detail::joined("stage ", std::uint8_t{3}, ": ", name, ' ', -5, unit, "") ==
+      "stage 3: forward -5 ns");
+  CHECK(
+      zbpp::detail::joined(std::int64_t{-1} << 62, ' ', std::uint64_t{1} << 63, ' ', 0.5) ==
+      "-4611686018427387904 9223372036854775808 0.500000");
+  CHECK(zbpp::detail::joined().empty());
 }
 
 TEST_CASE("every error code has words of its own", "[error]") {

@@ -9,9 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace zbpp {
 
@@ -98,6 +100,37 @@ namespace detail {
 /// Turns an index that is known not to be negative into what containers take.
 [[nodiscard]] constexpr std::size_t index(std::int64_t i) noexcept {
   return static_cast<std::size_t>(i);
+}
+
+/// A part of a text: text, which it only views, a character, or a number in decimal.
+class text_part {
+ public:
+  template <class Part>
+  explicit text_part(Part const& part) {
+    if constexpr (std::is_convertible_v<Part const&, std::string_view>)
+      text_ = part;
+    else if constexpr (std::is_same_v<Part, char>)
+      made_.assign(1, part);
+    else
+      made_ = std::to_string(part);
+  }
+
+  [[nodiscard]] std::string_view text() const noexcept {
+    return made_.empty() ? text_ : std::string_view(made_);
+  }
+
+ private:
+  std::string_view text_;
+  std::string made_;
+};
+
+/// @return the parts one after another
+[[nodiscard]] std::string join(std::initializer_list<text_part> parts);
+
+/// @return one text of texts, characters and numbers, as in `joined("stage ", s, " has no rank")`
+template <class... Parts>
+[[nodiscard]] std::string joined(Parts const&... parts) {
+  return join({text_part(parts)...});
 }
 
 /// Throws `errc::bad_argument` with `text` unless `good` holds.

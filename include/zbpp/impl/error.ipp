@@ -6,8 +6,10 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <initializer_list>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -20,7 +22,7 @@ ZBPP_INLINE std::string to_string(location const& at) {
   auto add = [&text](std::string_view name, std::int64_t value) {
     if (value < 0) return;
     if (!text.empty()) text += ", ";
-    text.append(name).append(" ").append(std::to_string(value));
+    text += detail::joined(name, ' ', value);
   };
   add("rank", at.rank);
   add("position", at.position);
@@ -30,6 +32,15 @@ ZBPP_INLINE std::string to_string(location const& at) {
 }
 
 namespace detail {
+
+ZBPP_INLINE std::string join(std::initializer_list<text_part> parts) {
+  std::size_t size = 0;
+  for (auto const& part : parts) size += part.text().size();
+  std::string text;
+  text.reserve(size);
+  for (auto const& part : parts) text += part.text();
+  return text;
+}
 
 /// @return what stands in front of a message about a place
 [[nodiscard]] ZBPP_INLINE std::string prefix_of(location const& at) {
