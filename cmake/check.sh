@@ -16,6 +16,12 @@ stage() {
   printf 'check: [%3d s] %s\n' "$(($(date +%s) - start))" "$*"
 }
 
+commit=$(git rev-parse --verify --quiet "$since^{commit}" 2>/dev/null || true)
+if [ -z "$commit" ] && [ $# -gt 1 ]; then
+  echo "check: there is no commit '$2' here; name one that git log shows" >&2
+  exit 2
+fi
+
 # ---- format and texts -----------------------------------------------------------------------------
 
 mkdir -p "$build"
@@ -64,16 +70,13 @@ commands() {
   done
 }
 
-if git rev-parse --verify --quiet "$since^{commit}" >"$build/commit"; then
+if [ -n "$commit" ]; then
   changed >"$build/changed" || true
   stage "$(wc -l <"$build/changed") sources that changed since $(git log -1 --format=%h "$since")"
   while read -r source; do
     commands "$source"
   done <"$build/changed" >"$build/commands"
   xargs -r -d '\n' -P "$(nproc)" -I COMMAND sh -c "cd $build && COMMAND" <"$build/commands"
-elif [ $# -gt 1 ]; then
-  echo "check: there is no commit '$2' here; name one that git log shows" >&2
-  exit 2
 else
   stage "no git here that tells which sources changed"
 fi

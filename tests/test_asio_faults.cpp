@@ -106,7 +106,8 @@ TEST_CASE("processes give the bits of one process", "[asio][faults]") {
     }
 }
 
-TEST_CASE("a fault in one process ends all others with a message that names it", "[asio][faults]") {
+TEST_CASE(
+    "a fault in one process ends all others with a message that names it", "[asio][faults][long]") {
   auto const kind = GENERATE(
       std::string("throw"),
       std::string("kill"),

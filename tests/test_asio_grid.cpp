@@ -89,7 +89,7 @@ TEST_CASE("spans that do not fit a call over sockets are refused", "[asio][grid]
   check_wrong_spans(run_members);
 }
 
-TEST_CASE("a member that sends much ahead of the others is held back", "[asio][grid]") {
+TEST_CASE("a member that sends much ahead of the others is held back", "[asio][grid][long]") {
   constexpr int calls = 40;
   constexpr std::size_t count = 300'000;
   run_members(3, [](group& own) {

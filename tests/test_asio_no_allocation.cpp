@@ -55,7 +55,7 @@ void exchange(zbpp::test::tcp_pair& pair, int rank, arena& memory, int turns) {
 
 }  // namespace
 
-TEST_CASE("a message by TCP allocates nothing once such a step was run", "[asio]") {
+TEST_CASE("a message by TCP allocates nothing once such a step was run", "[asio][long]") {
   zbpp::test::stuck_guard const guard;
   for (bytes const largest : {(bytes{8} << 20) + 50, bytes{0}})
     DYNAMIC_SECTION("largest message: " << largest) {

@@ -25,7 +25,8 @@ using zbpp::step_kind;
 using zbpp::test::checked::costs;
 using zbpp::test::checked::model_settings;
 
-TEST_CASE("over sockets optimizer steps have the bits of one process", "[asio][optimizer-steps]") {
+TEST_CASE(
+    "over sockets optimizer steps have the bits of one process", "[asio][optimizer-steps][long]") {
   constexpr int steps = 12;
   zbpp::training_options const options{.clip = 1.35};
   // Neighbours among them, whose channels carry verdicts, too.
@@ -77,7 +78,7 @@ TEST_CASE("over sockets optimizer steps have the bits of one process", "[asio][o
 
 TEST_CASE(
     "over sockets steps without agreement have the bits of a plain loop",
-    "[asio][optimizer-steps]") {
+    "[asio][optimizer-steps][long]") {
   constexpr int steps = 13;
   zbpp::training_options const options{.clip = 6, .agreement = {.every = 4, .share = 0.7}};
   auto const settings_of = [&](plan const& planned) -> model_settings {

@@ -57,7 +57,8 @@ outcome on_sockets(zbpp::plan const& planned) {
 
 }  // namespace
 
-TEST_CASE("ranks that are processes give the bits and the memory of threads", "[asio][pipeline]") {
+TEST_CASE(
+    "ranks that are processes give the bits and the memory of threads", "[asio][pipeline][long]") {
   for (int ranks : {1, 2, 3})
     same_bits(
         on_threads,

@@ -67,7 +67,7 @@ std::vector<std::uint32_t> on_all_ranks(step_kind kind, Body body) {
 
 }  // namespace
 
-TEST_CASE("a run stops after the same step on all ranks, whoever asks", "[asio][run]") {
+TEST_CASE("a run stops after the same step on all ranks, whoever asks", "[asio][run][long]") {
   for (auto kind : kinds)
     for (int asking = 0; asking < ranks; ++asking)
       for (std::int64_t asked : {1, 4, 7}) {

@@ -162,7 +162,7 @@ bool all_end_with(std::vector<process>& all, int status) {
 
 }  // namespace
 
-TEST_CASE("a crowd of strangers does not stop a run", "[asio][strangers]") {
+TEST_CASE("a crowd of strangers does not stop a run", "[asio][strangers][long]") {
   if (!std::filesystem::exists("/proc/self/fd")) return skip("/proc");
   ZBPP_SEEDED(random, 1);
   constexpr int ranks = 3;

@@ -283,7 +283,7 @@ TEST_CASE("wherever it goes, a model has the same work and memory in all", "[aut
   }
 }
 
-TEST_CASE("each candidate is what it says, and the cheapest is taken", "[auto_placement]") {
+TEST_CASE("each candidate is what it says, and the cheapest is taken", "[auto_placement][long]") {
   int moved = 0;
   for (int trial = 0; trial < test::thinned(40, 4); ++trial) {
     ZBPP_SEEDED(random, trial);

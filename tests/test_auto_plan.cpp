@@ -362,7 +362,7 @@ TEST_CASE("a plan with pairs is what it says, and its bound stays below", "[auto
   CHECK(paired > 0);
 }
 
-TEST_CASE("with more memory no plan of a frontier costs more", "[auto_plan]") {
+TEST_CASE("with more memory no plan of a frontier costs more", "[auto_plan][long]") {
   int points = 0;
   for (int trial = 0; trial < thinned(8, 3); ++trial) {
     ZBPP_SEEDED(random, trial);

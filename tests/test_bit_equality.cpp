@@ -72,7 +72,7 @@ zbpp::problem with_parcels(zbpp::placement const& placement, int microbatches) {
 
 }  // namespace
 
-TEST_CASE("every policy gives the bits of one process, whatever varies", "[bit-equality]") {
+TEST_CASE("every policy gives the bits of one process, whatever varies", "[bit-equality][long]") {
   same_bits(
       train_reference,
       {by_hand("virtual time", virtual_time{}),
@@ -92,7 +92,7 @@ TEST_CASE("every policy gives the bits of one process, whatever varies", "[bit-e
   CHECK(toy::parcel::alive == 0);
 }
 
-TEST_CASE("it does not matter how many threads the ranks share", "[bit-equality]") {
+TEST_CASE("it does not matter how many threads the ranks share", "[bit-equality][long]") {
   std::vector<way<history>> ways;
   for (int count : {1, 2, 3, 4, 7}) {
     auto const name = std::to_string(count) + " threads";

@@ -22,7 +22,7 @@ using zbpp::test::greatest_load;
 using zbpp::test::random_layers;
 using zbpp::test::random_placement;
 
-TEST_CASE("no cut has less than the bottleneck that is found", "[bottleneck]") {
+TEST_CASE("no cut has less than the bottleneck that is found", "[bottleneck][long]") {
   int linear = 0;
   int coupled = 0;
   for (int trial = 0; trial < zbpp::test::thinned(4000, 2000); ++trial) {
@@ -83,7 +83,7 @@ TEST_CASE("as many layers as are taken can be cut", "[bottleneck]") {
   CHECK(bottleneck_partition(layers, placement::linear(7)).work == 3 * 586);
 }
 
-TEST_CASE("a search that gives up says so, and its cut is still a cut", "[bottleneck]") {
+TEST_CASE("a search that gives up says so, and its cut is still a cut", "[bottleneck][long]") {
   int gave_up = 0;
   for (int trial = 0; trial < 200; ++trial) {
     ZBPP_SEEDED(random, trial);

@@ -157,7 +157,7 @@ TEST_CASE("ZB-H1 is optimal within the memory of 1F1B on the paper's profiles", 
 }
 
 // The limits are 1, 1.125, 1.25, 1.5, 1.75, 1.875, 2, 2.5 and 3 times p activations.
-TEST_CASE("the paper's profiles have these least bubble rates", "[bounds][paper]") {
+TEST_CASE("the paper's profiles have these least bubble rates", "[bounds][paper][long]") {
   constexpr std::array times{1.0, 1.125, 1.25, 1.5, 1.75, 1.875, 2.0, 2.5, 3.0};
   constexpr double known[12][9] = {
       {.1585, .1279, .0951, .0524, .0433, .0433, .0433, .0433, .0433},
@@ -388,7 +388,7 @@ TEST_CASE("no built-in policy beats the bound of its own memory", "[bounds]") {
   CHECK(tight > thinned(50, 5));
 }
 
-TEST_CASE("more memory never raises the bound", "[bounds]") {
+TEST_CASE("more memory never raises the bound", "[bounds][long]") {
   for (int round = 0; round < thinned(60, 12); ++round) {
     ZBPP_SEEDED(rng, 100 + round);
     auto const p = static_cast<int>(rng.integer(2, 6));

@@ -26,7 +26,7 @@ bool is_claimed(ticks cost, problem const& problem) {
 
 }  // namespace
 
-TEST_CASE("no order of a tiny problem costs less than its first waits", "[bounds]") {
+TEST_CASE("no order of a tiny problem costs less than its first waits", "[bounds][long]") {
   int tight = 0;
   auto const problems = zbpp::test::for_each_tiny_optimum(
       thinned(3000, 600),

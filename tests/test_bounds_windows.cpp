@@ -36,7 +36,7 @@ bool is_claimed(ticks cost, problem const& problem) {
 
 }  // namespace
 
-TEST_CASE("no order of a tiny problem costs less than its raised bound", "[bounds]") {
+TEST_CASE("no order of a tiny problem costs less than its raised bound", "[bounds][long]") {
   int tight = 0;
   int raised = 0;
   auto const problems = zbpp::test::for_each_tiny_optimum(
@@ -62,7 +62,7 @@ TEST_CASE("no order of a tiny problem costs less than its raised bound", "[bound
 }
 
 // Larger problems have no exhaustive search beside them, but schedules that no bound may pass.
-TEST_CASE("no bound is raised above the cost of a schedule that is known", "[bounds]") {
+TEST_CASE("no bound is raised above the cost of a schedule that is known", "[bounds][long]") {
   auto const check = [](problem const& problem) {
     auto const found = zbpp::greedy_auto{.search = {.seconds = 0.4}}.find(problem);
     CHECK(cost(zbpp::simulate(found.schedule, problem)) == found.cost);
@@ -102,7 +102,7 @@ TEST_CASE("a rank idles where what it waits for comes too late for its W", "[bou
   CHECK(zbpp::test::optimal_cost(problem) == raised.cost);
 }
 
-TEST_CASE("more effort never lowers a raised bound", "[bounds]") {
+TEST_CASE("more effort never lowers a raised bound", "[bounds][long]") {
   zbpp::test::plain_random random(20);
   int raised = 0;
   for (int i = 0; i < thinned(80, 20); ++i) {
@@ -161,7 +161,7 @@ TEST_CASE("claims about windows can name any cost without harm", "[bounds]") {
     }
 }
 
-TEST_CASE("windows of the greatest times and sizes do not overflow", "[bounds]") {
+TEST_CASE("windows of the greatest times and sizes do not overflow", "[bounds][long]") {
   constexpr auto most = std::numeric_limits<std::int64_t>::max() / 2;
   ZBPP_SEEDED(rng, 7);
   for (int round = 0; round < thinned(200, 20); ++round) {

@@ -77,7 +77,7 @@ std::string without_seconds(std::string const& plan) {
 
 }  // namespace
 
-TEST_CASE("the C interface plans as the library does") {
+TEST_CASE("the C interface plans as the library does", "[long]") {
   for (auto const& placement :
        {placement::linear(4), placement::v_shape(4), placement::looped(4, 2)})
     for (auto const& policy : builtin_policies(short_search())) {
@@ -230,7 +230,7 @@ TEST_CASE("the C interface refuses in one line") {
   CHECK(plan_with(json::write_problem(large), "gpipe").status == ZBPP_BAD_ARGUMENT);
 }
 
-TEST_CASE("the C interface gives budget and seed to every policy that searches") {
+TEST_CASE("the C interface gives budget and seed to every policy that searches", "[long]") {
   auto const costs = [](int i) {
     return stage_costs{
         .forward = 300 + 71 * (i % 5),

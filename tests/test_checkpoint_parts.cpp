@@ -346,7 +346,7 @@ TEST_CASE("parts that are missing or do not fit are refused", "[checkpoint]") {
   CHECK(std::filesystem::is_empty(folder.path()));
 }
 
-TEST_CASE("whatever loading refuses, saving refuses with the same text", "[checkpoint]") {
+TEST_CASE("whatever loading refuses, saving refuses with the same text", "[checkpoint][long]") {
   ZBPP_SEEDED(random, 9);
   constexpr int ranks = 4;
   auto const below = [&](std::size_t end) {

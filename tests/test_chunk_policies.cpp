@@ -107,7 +107,8 @@ std::vector<bytes> some_limits(
 
 }  // namespace
 
-TEST_CASE("V-Half and V-Min keep their budget and the limits of the problem", "[chunk_policies]") {
+TEST_CASE(
+    "V-Half and V-Min keep their budget and the limits of the problem", "[chunk_policies][long]") {
   int limited = 0;
   for (int trial = 0; trial < trials; ++trial) {
     ZBPP_SEEDED(random, trial);
@@ -177,7 +178,7 @@ TEST_CASE("V-Half is no worse than ZB-V where that fits its budget", "[chunk_pol
 
 TEST_CASE(
     "where the order of ZB-V fits greedy_auto costs no more, else it finds one that fits",
-    "[chunk_policies][zb_v]") {
+    "[chunk_policies][zb_v][long]") {
   int searched = 0;
   for (int trial = 0; trial < trials; ++trial) {
     ZBPP_SEEDED(random, trial);
@@ -218,7 +219,7 @@ TEST_CASE(
 
 TEST_CASE(
     "a policy that chooses costs no more than one of the registry that keeps no more",
-    "[chunk_policies]") {
+    "[chunk_policies][long]") {
   // Chunks that a rank keeps at most, as the documentation says.
   constexpr int as_interleaved = 0;
   constexpr int any = std::numeric_limits<int>::max();

@@ -55,7 +55,7 @@ plan plan_of(zbpp::placement placement, int microbatches, std::string const& tit
 
 }  // namespace
 
-TEST_CASE("one thread per device issues the passes of its ranks", "[cuda]") {
+TEST_CASE("one thread per device issues the passes of its ranks", "[cuda][long]") {
   auto const seed = run_seed();
   std::uint64_t n = seed;
   for (bool peer_access : {true, false})
@@ -122,7 +122,7 @@ TEST_CASE("an issuing thread is told of its ranks, and warms their stages up", "
   CHECK(first_of(model::faults()) == "");
 }
 
-TEST_CASE("no thread sleeps through a message for one of its ranks", "[cuda]") {
+TEST_CASE("no thread sleeps through a message for one of its ranks", "[cuda][long]") {
   auto const planned = plan_of(zbpp::placement::v_shape(4), 8, "ZB-V");
   auto const expected = toy::in_single_precision(toy::train_reference(planned));
   std::uint64_t n = run_seed();

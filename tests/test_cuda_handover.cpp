@@ -51,7 +51,7 @@ cuda::device backend_of(int ranks, int devices) {
 
 }  // namespace
 
-TEST_CASE("ranks on one GPU take as much memory as is said, byte for byte", "[cuda]") {
+TEST_CASE("ranks on one GPU take as much memory as is said, byte for byte", "[cuda][long]") {
   using namespace memory_use;
   auto const p = GENERATE(1, 2, 3, 4);
   for_each_uneven_plan(p, {.most_added = 900, .least_edge = 1}, [&](plan const& planned) {

@@ -39,7 +39,7 @@ TEST_CASE("every policy gives the bits of one process on a GPU, whatever runs fi
   }
 }
 
-TEST_CASE("early receives, several devices and small queues change no bit", "[cuda]") {
+TEST_CASE("early receives, several devices and small queues change no bit", "[cuda][long]") {
   std::vector<variation> rows;
   for (int ahead : thinned<std::vector<int>>({0, 1, 2}, {0, 2}))
     rows.push_back(

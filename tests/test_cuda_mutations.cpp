@@ -77,7 +77,7 @@ TEST_CASE("nor can one where receives are opened early", "[cuda]") {
         [](std::string const& name, plan const& planned) { check_all(name, planned); });
 }
 
-TEST_CASE("nor can one between GPUs, where messages are copied", "[cuda]") {
+TEST_CASE("nor can one between GPUs, where messages are copied", "[cuda][long]") {
   for (int ahead : {0, 2})
     for (auto const& placement : placements_to_run(2))
       for_each_plan_of(

@@ -81,7 +81,7 @@ cuda::device on_devices(int count) { return {.devices = cuda::one_device_per_ran
 
 }  // namespace
 
-TEST_CASE("pairs give the bits of one process on GPUs, whatever runs first", "[cuda]") {
+TEST_CASE("pairs give the bits of one process on GPUs, whatever runs first", "[cuda][long]") {
   std::vector<variation> rows;
   for (int p : {2, 3})
     rows.push_back(
@@ -101,7 +101,7 @@ TEST_CASE("pairs give the bits of one process on GPUs, whatever runs first", "[c
       rows);
 }
 
-TEST_CASE("pairs give the bits of one process over NCCL, on the queues there are", "[cuda]") {
+TEST_CASE("pairs give the bits of one process over NCCL, on the queues there are", "[cuda][long]") {
   std::uint64_t n = run_seed();
   for (int p : {2, 3})
     for (auto const& placement : placements_to_run(p))
@@ -133,7 +133,8 @@ TEST_CASE("pairs give the bits of one process over NCCL, on the queues there are
             });
 }
 
-TEST_CASE("pairs give the bits of one process where copies between processes carry", "[cuda]") {
+TEST_CASE(
+    "pairs give the bits of one process where copies between processes carry", "[cuda][long]") {
   std::uint64_t n = run_seed();
   for (int p : {2, 3})
     for (auto const& placement : placements_to_run(p))
@@ -290,7 +291,7 @@ bool is_clean(
 
 }  // namespace
 
-TEST_CASE("no wait and no record of a step with pairs can be left out", "[cuda]") {
+TEST_CASE("no wait and no record of a step with pairs can be left out", "[cuda][long]") {
   for (auto const& placement : placements_to_run(2))
     for_each_paired_plan(
         problem(placement, 4, launched_costs(), 87), {}, 30, [&](plan const& planned) {
@@ -373,7 +374,7 @@ TEST_CASE("nor can one of a step with pairs that is captured", "[cuda]") {
         });
 }
 
-TEST_CASE("a pair takes the time of its longer pass, as measured on the device", "[cuda]") {
+TEST_CASE("a pair takes the time of its longer pass, as measured on the device", "[cuda][long]") {
   for (bool is_forward_longer : {false, true})
     for (int p : {2, 4})
       for (auto const& placement : placements_to_run(p)) {

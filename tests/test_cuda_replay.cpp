@@ -66,7 +66,7 @@ std::string trouble_of(
 
 }  // namespace
 
-TEST_CASE("replayed steps have the bits of one process, whatever runs first", "[cuda]") {
+TEST_CASE("replayed steps have the bits of one process, whatever runs first", "[cuda][long]") {
   std::uint64_t seed = 0;
   for (int p : {1, 2, 3, 4})
     for (auto const& placement : placements_to_run(p))

@@ -86,7 +86,7 @@ std::string trouble_of(
 
 }  // namespace
 
-TEST_CASE("steps that are begun while others run have the bits of one process", "[cuda]") {
+TEST_CASE("steps that are begun while others run have the bits of one process", "[cuda][long]") {
   std::uint64_t seed = 0;
   for (int p : thinned<std::vector<int>>({1, 2, 3}, {3}))
     for (auto const& placement : placements_to_run(p)) {

@@ -57,7 +57,8 @@ void check_kinds(
 }  // namespace
 
 TEST_CASE(
-    "ranks on GPUs agree on steps with the bits of one process, whatever runs first", "[cuda]") {
+    "ranks on GPUs agree on steps with the bits of one process, whatever runs first",
+    "[cuda][long]") {
   auto seed = run_seed();
   int amended = 0;
   std::size_t turn = 0;
@@ -72,7 +73,7 @@ TEST_CASE(
   CHECK(amended > thinned(100, 20));
 }
 
-TEST_CASE("ranks on GPUs step without agreement with the bits of a plain loop", "[cuda]") {
+TEST_CASE("ranks on GPUs step without agreement with the bits of a plain loop", "[cuda][long]") {
   auto seed = run_seed() + 900;
   gpu_steps::for_each_case_without_agreement([&](plan const& planned, auto const& with) {
     auto const ranks = planned.problem().ranks();

@@ -125,7 +125,8 @@ class happens_before {
 
 }  // namespace
 
-TEST_CASE("messages wait for all they need, and for nothing that is known", "[transfer_order]") {
+TEST_CASE(
+    "messages wait for all they need, and for nothing that is known", "[transfer_order][long]") {
   std::size_t left_out = 0;
   std::size_t n = 0;
   auto const check = [&](plan const& planned, std::vector<int> const& devices) {

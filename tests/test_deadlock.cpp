@@ -115,7 +115,7 @@ TEST_CASE(
 
 TEST_CASE(
     "the search agrees with visiting every state, for every order of small programs",
-    "[deadlock]") {
+    "[deadlock][long]") {
   std::map<channel_layout, std::pair<int, int>> found;  // fine and stuck
   for (auto const& [name, code] : zbpp::test::small_programs()) {
     auto const examine = [&](zbpp::test::nested_rows const& rows, std::string const& text) {

@@ -149,7 +149,8 @@ plan one_plan() { return make_plan(zb_h1{}, small(placement::linear(3), 4)); }
 
 }  // namespace
 
-TEST_CASE("what the last stage sends is handed out in the order of the program", "[evaluation]") {
+TEST_CASE(
+    "what the last stage sends is handed out in the order of the program", "[evaluation][long]") {
   for (int p : {1, 2, 3})
     for (auto const& placement : test::placements_to_run(p))
       for (int m : test::microbatches_to_run(p))

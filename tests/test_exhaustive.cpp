@@ -88,7 +88,7 @@ struct shape {
 
 }  // namespace
 
-TEST_CASE("the search finds what looking at every order finds", "[exhaustive]") {
+TEST_CASE("the search finds what looking at every order finds", "[exhaustive][long]") {
   std::vector<shape> const shapes{
       {placement::linear(1), 3, 20},
       {placement::linear(2), 1, 20},

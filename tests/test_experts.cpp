@@ -465,7 +465,7 @@ void check(any_policy const& policy, zbpp::placement const& placement, zbpp::gri
 
 }  // namespace
 
-TEST_CASE("experts of other replicas give the bits of one process", "[experts]") {
+TEST_CASE("experts of other replicas give the bits of one process", "[experts][long]") {
   auto const [data, expert] = GENERATE(table<int, int>({{2, 2}, {4, 2}, {3, 3}}));
   zbpp::grid const stated{.pipeline = 2, .data = data, .expert = expert};
   auto const linear = zbpp::placement::linear(2);

@@ -96,7 +96,7 @@ TEST_CASE("pairs are used where they pay, and never make a plan worse", "[greedy
   CHECK(better > 0);
 }
 
-TEST_CASE("pairs that hide much of a pass make steps shorter", "[greedy_auto]") {
+TEST_CASE("pairs that hide much of a pass make steps shorter", "[greedy_auto][long]") {
   // Without pairs no plan takes less than 16 * chunks * (F + B + W).
   struct row {
     zbpp::placement placement;
@@ -120,8 +120,7 @@ TEST_CASE("pairs that hide much of a pass make steps shorter", "[greedy_auto]") 
 
 // @source arXiv 2401.10241v1 table 5
 TEST_CASE(
-    "all ZB-1p and ZB-2p of the paper are met, ZB-1p with a proof",
-    "[greedy_auto][paper][quality]") {
+    "all ZB-1p and ZB-2p of the paper are met, ZB-1p with a proof", "[greedy_auto][paper][long]") {
   constexpr std::array zb_1p{
       .1585, .1242, .0674, .1323, .1045, .0554, .1397, .1088, .0576, .1421, .1106, .0594};
   constexpr std::array zb_2p{
@@ -140,7 +139,7 @@ TEST_CASE(
 
 // @source arXiv 2401.10241v1 table 8
 TEST_CASE(
-    "on a V no bubble is larger than that of ZB-V in the paper", "[greedy_auto][paper][quality]") {
+    "on a V no bubble is larger than that of ZB-V in the paper", "[greedy_auto][paper][long]") {
   for (auto const& row : zbpp::test::table_8) {
     if (row.microbatches > thinned(256, 96)) continue;
     auto const problem = row.on_v();
@@ -150,7 +149,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("nearly all cells of the memory sweep are proved", "[greedy_auto][paper][quality]") {
+TEST_CASE("nearly all cells of the memory sweep are proved", "[greedy_auto][paper][long]") {
   int proved = 0;
   int cells = 0;
   for (auto const& row : paper_rows) {
@@ -169,7 +168,7 @@ TEST_CASE("nearly all cells of the memory sweep are proved", "[greedy_auto][pape
   CHECK(proved >= thinned(72, 48));  // more budget proves more: bench/report_planner.cpp
 }
 
-TEST_CASE("limits below those of 1F1B cost little more", "[greedy_auto][quality]") {
+TEST_CASE("limits below those of 1F1B cost little more", "[greedy_auto][long]") {
   stage_costs even{.forward = 1000000, .backward_input = 1000000, .backward_weight = 1000000};
   even.activation = 1000;
   even.weight_gradient_input = 500;
@@ -184,7 +183,7 @@ TEST_CASE("limits below those of 1F1B cost little more", "[greedy_auto][quality]
 
 TEST_CASE(
     "a V at the memory of 1F1B is optimal, and has no bubble at half as much again",
-    "[greedy_auto][paper]") {
+    "[greedy_auto][paper][long]") {
   struct goal {
     std::size_t row;
     double at_1p;
@@ -223,7 +222,7 @@ TEST_CASE("a V below the memory of 1F1B is within a percent of its bound", "[gre
 // interleaved_zb and v_half search with less memory to fill, which is sometimes the easier problem.
 TEST_CASE(
     "no policy of the registry is cheaper, or as cheap with less memory, within the same limits",
-    "[greedy_auto]") {
+    "[greedy_auto][long]") {
   for (std::uint64_t seed = 0; seed < thinned<std::uint64_t>(45, 15); ++seed) {
     auto const problem = zbpp::test::any_planner_problem(seed, 8);
     for (auto const& better : zbpp::test::better_policies(seed, problem, {.seconds = 0.024})) {
@@ -234,7 +233,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("uneven pipelines are planned close to their bound", "[greedy_auto][quality]") {
+TEST_CASE("uneven pipelines are planned close to their bound", "[greedy_auto][long]") {
   struct goal {
     char kind;
     int cases;
@@ -261,7 +260,7 @@ TEST_CASE("uneven pipelines are planned close to their bound", "[greedy_auto][qu
   }
 }
 
-TEST_CASE("no handcrafted schedule that fits is cheaper", "[greedy_auto]") {
+TEST_CASE("no handcrafted schedule that fits is cheaper", "[greedy_auto][long]") {
   zbpp::test::plain_random random(8);
   int compared = 0;
   auto const compare = [&](problem const& problem, ticks found) {
@@ -295,7 +294,7 @@ TEST_CASE("no handcrafted schedule that fits is cheaper", "[greedy_auto]") {
 
 TEST_CASE(
     "within the memory of grouped 1F1B-I no order of it is cheaper, whatever its groups",
-    "[greedy_auto]") {
+    "[greedy_auto][long]") {
   int better = 0;
   int compared = 0;
   for (int trial = 0; trial < thinned(24, 3); ++trial) {
@@ -437,7 +436,7 @@ TEST_CASE("all orders of a tiny problem are looked at until a stop", "[greedy_au
   }
 }
 
-TEST_CASE("the answer depends on problem, seed and budget alone", "[greedy_auto]") {
+TEST_CASE("the answer depends on problem, seed and budget alone", "[greedy_auto][long]") {
   zbpp::test::plain_random random(5);
   for (char kind : {'l', 'v', 'o'}) {
     auto const problem = zbpp::test::uneven_problem(random, kind);
@@ -474,7 +473,7 @@ TEST_CASE("a search that is stopped answers with the best so far", "[greedy_auto
   CHECK(verify(zbpp::lower(found.schedule), problem).empty());
 }
 
-TEST_CASE("a long search tells of its progress as often as a short one", "[greedy_auto]") {
+TEST_CASE("a long search tells of its progress as often as a short one", "[greedy_auto][long]") {
   auto const problem = paper_problem(paper_rows[10], 1.125);
   std::stop_source source;
   auto policy = with_budget(20);
@@ -490,7 +489,8 @@ TEST_CASE("a long search tells of its progress as often as a short one", "[greed
 }
 
 TEST_CASE(
-    "a search that has the optimum proves it long before its budget is spent", "[greedy_auto]") {
+    "a search that has the optimum proves it long before its budget is spent",
+    "[greedy_auto][long]") {
   // Found within the first hundredth of the budget; only a raised bound proves it.
   constexpr std::array problems{24, 357, 430};
   zbpp::test::plain_random random(20);
@@ -619,7 +619,7 @@ TEST_CASE("a budget that is no time is refused", "[greedy_auto]") {
     CHECK_THROWS_AS(with_budget(seconds).find(problem), zbpp::error);
 }
 
-TEST_CASE("edges count against the limits", "[greedy_auto]") {
+TEST_CASE("edges count against the limits", "[greedy_auto][long]") {
   for (int i = 0; i < 40; ++i) {
     ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
     auto const placement = i % 2 == 0 ? placement::linear(4) : placement::v_shape(3);
@@ -650,7 +650,7 @@ TEST_CASE("a cheaper BW is used where it pays", "[greedy_auto]") {
   CHECK(with.cost < without.cost);
 }
 
-TEST_CASE("R is used where memory is short, and not where it is not", "[greedy_auto]") {
+TEST_CASE("R is used where memory is short, and not where it is not", "[greedy_auto][long]") {
   stage_costs const costs{
       .forward = 10,
       .backward_input = 10,

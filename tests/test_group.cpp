@@ -32,7 +32,7 @@ void run_members(int size, std::function<void(group&)> const& work) {
 
 }  // namespace
 
-TEST_CASE("collective calls between threads give what they promise", "[group]") {
+TEST_CASE("collective calls between threads give what they promise", "[group][long]") {
   zbpp::test::check_collective_calls(run_members, 6, 60);
 }
 

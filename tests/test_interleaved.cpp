@@ -148,7 +148,8 @@ TEST_CASE(
       "1F0 1F1 3F0 3BW0 3F1 3BW1 1F2 1BW0 3F2 1BW1 3BW2 1BW2");
 }
 
-TEST_CASE("grouped 1F1B-I is valid for groups of any size and keeps its warm-up", "[interleaved]") {
+TEST_CASE(
+    "grouped 1F1B-I is valid for groups of any size and keeps its warm-up", "[interleaved][long]") {
   int cases = 0;
   for (int p : {1, 2, 3, 5, 8})
     for (int v : {1, 2, 4})

@@ -292,7 +292,7 @@ TEST_CASE("extra actions anywhere in a file leave its program as it is", "[io][c
   }
 }
 
-TEST_CASE("every policy's program is written as PyTorch's runtime demands it", "[io][csv]") {
+TEST_CASE("every policy's program is written as PyTorch's runtime demands it", "[io][csv][long]") {
   int cases = 0;
   test::for_each_schedule(
       {1, 2, 4}, [&](any_policy const& decide, problem const& problem, schedule const& order) {

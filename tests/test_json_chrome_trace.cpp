@@ -83,7 +83,8 @@ std::string refusal_with(std::string const& old_text, std::string const& by) {
 
 }  // namespace
 
-TEST_CASE("timelines of all policies read back from a trace, to the nanosecond", "[json][trace]") {
+TEST_CASE(
+    "timelines of all policies read back from a trace, to the nanosecond", "[json][trace][long]") {
   std::ptrdiff_t pairs = 0;
   for (int p : test::thinned<std::vector<int>>({1, 2, 4}, {1, 3}))
     for (auto const& placement : test::placements_to_run(p)) {

@@ -76,7 +76,8 @@ TEST_CASE("a plan file says what the format says", "[json]") {
   CHECK(check_claims(plan).empty());
 }
 
-TEST_CASE("plans of all policies read back to the same value, and all they say holds", "[json]") {
+TEST_CASE(
+    "plans of all policies read back to the same value, and all they say holds", "[json][long]") {
   test::for_each_schedule(
       test::thinned<std::vector<int>>({1, 2, 3, 5}, {1, 3}),
       [](any_policy const& policy, problem const& problem, schedule const& order) {
@@ -91,7 +92,7 @@ TEST_CASE("plans of all policies read back to the same value, and all they say h
       });
 }
 
-TEST_CASE("plans with pairs read back to the same value, and all they say holds", "[json]") {
+TEST_CASE("plans with pairs read back to the same value, and all they say holds", "[json][long]") {
   std::ptrdiff_t pairs = 0;
   auto const ranks = test::thinned<std::vector<int>>({2, 3}, {2});
   test::for_each_schedule(ranks, [&](any_policy const& policy, problem const& plain, auto order) {

@@ -242,7 +242,7 @@ TEST_CASE("every rate is written so that it reads back to the bit", "[json]") {
     CHECK(json::detail::scaled_real(json::detail::scaled_text(rate, 9), 9) == rate);
 }
 
-TEST_CASE("random problems read back to the same value in every unit", "[json]") {
+TEST_CASE("random problems read back to the same value in every unit", "[json][long]") {
   for (int trial = 0; trial < 500; ++trial) {
     ZBPP_SEEDED(values, trial);
     auto const problem = test::random_problem(values);

@@ -27,7 +27,8 @@ using zbpp::detail::planner_rules;
 using zbpp::detail::rank_rule;
 using zbpp::test::some_trial;
 
-TEST_CASE("whatever the rules, a schedule is valid and costs what simulate says", "[planner]") {
+TEST_CASE(
+    "whatever the rules, a schedule is valid and costs what simulate says", "[planner][long]") {
   int ended = 0;
   for (int i = 0; i < 3000; ++i) {
     ZBPP_SEEDED(random, static_cast<std::uint64_t>(i % 1500));

@@ -244,7 +244,7 @@ TEST_CASE("gradients of tied weights are exchanged behind all passes", "[lower]"
           }) == "tied names stages of the schedule in ascending order");
 }
 
-TEST_CASE("the passes before a validation need no message of later ones", "[lower]") {
+TEST_CASE("the passes before a validation need no message of later ones", "[lower][long]") {
   zbpp::test::for_each_schedule(
       {1, 2, 3, 4, 5, 8},
       [](zbpp::any_policy const& decide, zbpp::problem const& problem, schedule const& order) {

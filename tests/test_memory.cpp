@@ -260,7 +260,7 @@ TEST_CASE(
           {.activations = 100, .edges = 7, .total = 1137, .position = 1}});
 }
 
-TEST_CASE("memory is that of the definition on every policy and shape", "[memory]") {
+TEST_CASE("memory is that of the definition on every policy and shape", "[memory][long]") {
   int cases = 0;
   int fewer = 0;   // ranks that need less where they share a device
   int larger = 0;  // arenas that hold more than their rank counts

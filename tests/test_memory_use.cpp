@@ -90,7 +90,7 @@ TEST_CASE("a run takes as much memory as its plan says", "[memory-use]") {
   });
 }
 
-TEST_CASE("an evaluation takes as much memory as is said", "[memory-use]") {
+TEST_CASE("an evaluation takes as much memory as is said", "[memory-use][long]") {
   auto const p = GENERATE(from_range(test::thinned<std::vector<int>>({1, 2, 3, 4, 6}, {1, 2, 3})));
   for_each_uneven_plan(p, {}, [](plan const& planned) {
     check_evaluation(planned, virtual_time{});

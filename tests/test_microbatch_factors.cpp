@@ -156,7 +156,7 @@ TEST_CASE("factors that cannot be are refused", "[factors]") {
         }).starts_with("replan_settings::moves_stages: the microbatches of the first plan have"));
 }
 
-TEST_CASE("equal factors are longer times, in bounds and plans", "[factors]") {
+TEST_CASE("equal factors are longer times, in bounds and plans", "[factors][long]") {
   int better = 0;
   for (int trial = 0; trial < 16; ++trial) {
     ZBPP_SEEDED(random, trial);
@@ -225,7 +225,8 @@ TEST_CASE("no bound is above the cheapest order", "[factors][bounds]") {
 }
 
 TEST_CASE(
-    "a search is never worse than a handcrafted order, nor better than its bound", "[factors]") {
+    "a search is never worse than a handcrafted order, nor better than its bound",
+    "[factors][long]") {
   auto const policies = test::grid_policies();
   double saved = 0;
   int problems = 0;

@@ -183,7 +183,7 @@ TEST_CASE("plans that recompute or pair have no stage per layer", "[moving]") {
       "neither recompute nor run F and B in pairs");
 }
 
-TEST_CASE("stages leave a slow rank, and the step takes what was foreseen", "[moving]") {
+TEST_CASE("stages leave a slow rank, and the step takes what was foreseen", "[moving][long]") {
   for (auto const& place : {placement::linear(4), placement::v_shape(4), placement::looped(4, 2)})
     for (int slow = 0; slow < 4; ++slow) {
       CAPTURE(place.name(), slow);
@@ -218,7 +218,7 @@ TEST_CASE("stages leave a slow rank, and the step takes what was foreseen", "[mo
     }
 }
 
-TEST_CASE("a rank that recovers gets its stages back", "[moving]") {
+TEST_CASE("a rank that recovers gets its stages back", "[moving][long]") {
   auto const model = even_model(placement::linear(3), 12, 9);
   auto const first = first_plan(model);
   std::vector<std::string> lines;
@@ -238,7 +238,8 @@ TEST_CASE("a rank that recovers gets its stages back", "[moving]") {
   CHECK(last <= cost(first.timeline()));
 }
 
-TEST_CASE("with agreed steps weights are to the bit those of the plan that stays", "[moving]") {
+TEST_CASE(
+    "with agreed steps weights are to the bit those of the plan that stays", "[moving][long]") {
   int moved = 0;
   int clipped = 0;
   for (auto const kind : {step_kind::synchronous, step_kind::post_validated})

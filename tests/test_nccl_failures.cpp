@@ -172,7 +172,8 @@ std::vector<account> fail(setup const& setup) {
 
 }  // namespace
 
-TEST_CASE("passes without their messages may fault, and the first failure stays first", "[nccl]") {
+TEST_CASE(
+    "passes without their messages may fault, and the first failure stays first", "[nccl][long]") {
   bool const by_copies = GENERATE(false, true);
   int dead = 0;
   for (int trial = 0; trial < 20; ++trial) {

@@ -73,7 +73,8 @@ void check_stands_still(plan const& planned, channel_layout layout, std::uint64_
 
 }  // namespace
 
-TEST_CASE("every policy gives the bits of one process on every layout that is safe", "[nccl]") {
+TEST_CASE(
+    "every policy gives the bits of one process on every layout that is safe", "[nccl][long]") {
   std::uint64_t seed = run_seed();
   int works = 0;
   int refused = 0;

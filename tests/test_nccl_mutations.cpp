@@ -162,12 +162,12 @@ std::pair<std::size_t, std::size_t> check_copies(
 
 }  // namespace
 
-TEST_CASE("no call of a step over NCCL can be left out", "[nccl]") {
+TEST_CASE("no call of a step over NCCL can be left out", "[nccl][long]") {
   for (auto const& placement : placements_to_run(3))
     for_each_plan_of(problem(placement, 4, launched_costs(), 87), {.fused = false}, check_all);
 }
 
-TEST_CASE("nor can one where receives are opened early, over NCCL", "[nccl]") {
+TEST_CASE("nor can one where receives are opened early, over NCCL", "[nccl][long]") {
   for (auto const& placement : placements_to_run(3))
     for_each_plan_of(
         problem(placement, 4, launched_costs(), 87),
@@ -195,7 +195,7 @@ TEST_CASE("nor can a wait for a launch that a thread of NCCL makes", "[nccl]") {
         });
 }
 
-TEST_CASE("nor can one where copies between processes carry messages", "[nccl]") {
+TEST_CASE("nor can one where copies between processes carry messages", "[nccl][long]") {
   std::size_t left_out = 0;
   std::size_t waits = 0;
   for (auto const& placement : placements_to_run(3))

@@ -60,7 +60,8 @@ toy::history train(plan const& planned, nccl_in_one_process backend) {
 
 }  // namespace
 
-TEST_CASE("copies between processes give the bits of one process, beside NCCL, too", "[nccl]") {
+TEST_CASE(
+    "copies between processes give the bits of one process, beside NCCL, too", "[nccl][long]") {
   std::uint64_t seed = run_seed();
   int tried = 0;
   for (int p : thinned<std::vector<int>>({2, 3, 4}, {3}))

@@ -105,7 +105,8 @@ void check(plan const& planned, channel_layout layout, std::uint64_t& seed, coun
 
 }  // namespace
 
-TEST_CASE("a plan runs on the queues that are said to be enough, and stalls on fewer", "[nccl]") {
+TEST_CASE(
+    "a plan runs on the queues that are said to be enough, and stalls on fewer", "[nccl][long]") {
   std::uint64_t seed = run_seed();
   counts found;
   auto const check_layouts = [&](plan const& planned) {
@@ -138,7 +139,7 @@ TEST_CASE("a plan runs on the queues that are said to be enough, and stalls on f
 
 // A send that copies waits until its receiver has opened the slot, a receive for nothing, and a
 // pass for its message.
-TEST_CASE("copies between processes need no more queues than they are said to", "[nccl]") {
+TEST_CASE("copies between processes need no more queues than they are said to", "[nccl][long]") {
   using enum model::queue_mapping;
   std::uint64_t seed = run_seed();
   int one_queue = 0;

@@ -104,7 +104,7 @@ TEST_CASE("the next step of a run begins when the passes before are done, and co
   }
 }
 
-TEST_CASE("ranks with sockets and NCCL between them agree on steps", "[nccl]") {
+TEST_CASE("ranks with sockets and NCCL between them agree on steps", "[nccl][long]") {
   auto seed = run_seed() + 1000;
   for (int ranks : thinned<std::vector<int>>({1, 2, 4}, {3}))
     for (auto const kind : {step_kind::post_validated, step_kind::synchronous}) {
@@ -132,7 +132,7 @@ TEST_CASE("ranks with sockets and NCCL between them agree on steps", "[nccl]") {
     }
 }
 
-TEST_CASE("ranks with sockets and NCCL between them step without agreement", "[nccl]") {
+TEST_CASE("ranks with sockets and NCCL between them step without agreement", "[nccl][long]") {
   auto seed = run_seed() + 2000;
   problem const problem(zbpp::placement::v_shape(3), 6, launched_costs(), 87);
   auto const norm = gpu_steps::train_alone(make_plan(zbpp::zb_v{}, problem), {}).norms.front();

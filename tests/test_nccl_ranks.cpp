@@ -779,7 +779,7 @@ TEST_CASE("an adopted communicator is used, and left to its owner", "[nccl]") {
   CHECK(first_of(model::leaks()) == "");
 }
 
-TEST_CASE("a step that stalls ends on every rank", "[nccl]") {
+TEST_CASE("a step that stalls ends on every rank", "[nccl][long]") {
   auto const planned = toy_plan("zb_h1", 3, 5);
   auto meeting_settings = patient_settings();
   meeting_settings.stall_deadline = std::chrono::seconds(3);

@@ -69,7 +69,7 @@ plan small_plan(int ranks, int microbatches) {
 
 }  // namespace
 
-TEST_CASE("replayed steps over NCCL have the bits of one process", "[nccl]") {
+TEST_CASE("replayed steps over NCCL have the bits of one process", "[nccl][long]") {
   std::uint64_t seed = run_seed();
   for (int p : {1, 2, 3, 4})
     for (auto const& placement : placements_to_run(p))
@@ -84,7 +84,7 @@ TEST_CASE("replayed steps over NCCL have the bits of one process", "[nccl]") {
           });
 }
 
-TEST_CASE("so have they on few queues, however branches of a graph are mapped", "[nccl]") {
+TEST_CASE("so have they on few queues, however branches of a graph are mapped", "[nccl][long]") {
   std::uint64_t seed = run_seed() + 1000;
   for (auto const& placement : placements_to_run(3))
     for_each_plan_of(

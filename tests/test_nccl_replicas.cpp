@@ -154,7 +154,8 @@ void check_told(std::vector<std::string> const& thrown, std::string const& part)
 
 }  // namespace
 
-TEST_CASE("replicas over NCCL have the bits of one process, for every policy", "[nccl][grid]") {
+TEST_CASE(
+    "replicas over NCCL have the bits of one process, for every policy", "[nccl][grid][long]") {
   auto seed = run_seed();
   std::size_t turn = 0;
   for (auto const& placement :
@@ -174,7 +175,7 @@ TEST_CASE("replicas over NCCL have the bits of one process, for every policy", "
     }
 }
 
-TEST_CASE("more replicas over NCCL have the sums of NCCL, the same on all", "[nccl][grid]") {
+TEST_CASE("more replicas over NCCL have the sums of NCCL, the same on all", "[nccl][grid][long]") {
   auto seed = run_seed() + 1000;
   for (int const count : {3, 4})
     for (auto const kind :

@@ -44,7 +44,7 @@ TEST_CASE("ranks over NCCL agree on steps with the bits of one process", "[nccl]
   });
 }
 
-TEST_CASE("ranks over NCCL step without agreement with the bits of a plain loop", "[nccl]") {
+TEST_CASE("ranks over NCCL step without agreement with the bits of a plain loop", "[nccl][long]") {
   auto seed = run_seed() + 900;
   gpu_steps::for_each_case_without_agreement([&](zbpp::plan const& planned, auto const& with) {
     model::reset({.seed = ++seed, .devices = planned.problem().ranks()});

@@ -121,15 +121,15 @@ TEST_CASE("the counter counts", "[no-allocation]") {
   CHECK(count_allocations([] {}) == 0);
 }
 
-TEST_CASE("a step under virtual time allocates nothing", "[no-allocation]") {
+TEST_CASE("a step under virtual time allocates nothing", "[no-allocation][long]") {
   check_policies(virtual_time{});
 }
 
-TEST_CASE("a step on one thread per rank allocates nothing", "[no-allocation]") {
+TEST_CASE("a step on one thread per rank allocates nothing", "[no-allocation][long]") {
   check_policies(threads{});
 }
 
-TEST_CASE("a step where ranks share threads allocates nothing", "[no-allocation]") {
+TEST_CASE("a step where ranks share threads allocates nothing", "[no-allocation][long]") {
   check_policies(threads{.count = 2, .spins = 10});
 }
 

@@ -102,7 +102,7 @@ int check_order(plan const& planned, timeline const& measured) {
 
 }  // namespace
 
-TEST_CASE("W that run while ranks wait keep bits, messages and proofs", "[on-stall]") {
+TEST_CASE("W that run while ranks wait keep bits, messages and proofs", "[on-stall][long]") {
   int moved = 0;
   for (int const p : test::thinned<std::vector<int>>({1, 2, 3, 5}, {2, 3}))
     for (auto const& placement : test::placements_to_run(p))

@@ -106,7 +106,8 @@ happenings check(
 
 }  // namespace
 
-TEST_CASE("without clipping all ranks step early and no step is amended", "[optimizer-steps]") {
+TEST_CASE(
+    "without clipping all ranks step early and no step is amended", "[optimizer-steps][long]") {
   auto const p = GENERATE(1, 2, 3, 4, 5, 8);
   if (p > thinned(8, 3)) return;
   auto const seen = check(p, p + 1, {}, {});
@@ -115,7 +116,7 @@ TEST_CASE("without clipping all ranks step early and no step is amended", "[opti
   CHECK(seen.early == seen.schedules * p * (steps - 3));
 }
 
-TEST_CASE("clipping in every step, in some and in none changes no bit", "[optimizer-steps]") {
+TEST_CASE("clipping in every step, in some and in none changes no bit", "[optimizer-steps][long]") {
   auto const p = GENERATE(from_range(thinned<std::vector<int>>({1, 2, 4}, {1, 3})));
   auto const clip = GENERATE(1e-3, 1.2, 1e9);
   CAPTURE(p, clip);
@@ -133,7 +134,8 @@ TEST_CASE("a norm exactly at the limit is treated alike everywhere", "[optimizer
     check(zbpp::placement::linear(3), 4, settings, {.clip = clip});
 }
 
-TEST_CASE("gradients that are not finite skip a step, wherever they are", "[optimizer-steps]") {
+TEST_CASE(
+    "gradients that are not finite skip a step, wherever they are", "[optimizer-steps][long]") {
   auto const p = GENERATE(1, 2, 3, 5);
   constexpr auto infinite = std::numeric_limits<float>::infinity();
   constexpr auto nothing = std::numeric_limits<float>::quiet_NaN();
@@ -151,7 +153,8 @@ TEST_CASE("gradients that are not finite skip a step, wherever they are", "[opti
 }
 
 TEST_CASE(
-    "the loss scale grows and backs off, also where gradients are clipped", "[optimizer-steps]") {
+    "the loss scale grows and backs off, also where gradients are clipped",
+    "[optimizer-steps][long]") {
   auto const p = GENERATE(1, 2, 4);
   training_options options;
   options.scaling = {.initial = 0x1p13, .growth_interval = 2, .largest = 0x1p20};
@@ -162,7 +165,7 @@ TEST_CASE(
   if (clip > 0) CHECK(seen.clipped > 0);
 }
 
-TEST_CASE("gradients of several steps add up to one optimizer step", "[optimizer-steps]") {
+TEST_CASE("gradients of several steps add up to one optimizer step", "[optimizer-steps][long]") {
   auto const p = GENERATE(1, 3);
   auto const seen = check(p, p, {.faults = {{4, 0, 0}}}, {.clip = 3, .accumulate = GENERATE(2, 3)});
   CHECK(seen.skipped > 0);
@@ -195,7 +198,7 @@ TEST_CASE("a state says how many steps wait for an optimizer step", "[optimizer-
     }
 }
 
-TEST_CASE("a frozen stage, SGD and full copies change nothing of this", "[optimizer-steps]") {
+TEST_CASE("a frozen stage, SGD and full copies change nothing of this", "[optimizer-steps][long]") {
   for (auto undo : {zbpp::optim::undo_method::weights, zbpp::optim::undo_method::copies})
     for (bool uses_adamw : {false, true}) {
       auto const seen = check(
@@ -207,7 +210,8 @@ TEST_CASE("a frozen stage, SGD and full copies change nothing of this", "[optimi
     }
 }
 
-TEST_CASE("weights that several stages have stay the same weights", "[optimizer-steps][tied]") {
+TEST_CASE(
+    "weights that several stages have stay the same weights", "[optimizer-steps][tied][long]") {
   auto const p = GENERATE(2, 3, 5);
   if (p > thinned(8, 3)) return;
   for (auto const& placement : placements_to_run(p)) {
@@ -227,7 +231,7 @@ TEST_CASE("weights that several stages have stay the same weights", "[optimizer-
   }
 }
 
-TEST_CASE("every stage may have the same weights, once or twice", "[optimizer-steps][tied]") {
+TEST_CASE("every stage may have the same weights, once or twice", "[optimizer-steps][tied][long]") {
   auto const placement = GENERATE(
       zbpp::placement::linear(3), zbpp::placement::v_shape(1), zbpp::placement::v_shape(2));
   std::vector<int> tied;
@@ -407,7 +411,7 @@ TEST_CASE("ranks wait while steps are amended often, and no longer", "[optimizer
 
 TEST_CASE(
     "what fails while a step is pending leaves all ranks before it or behind it",
-    "[optimizer-steps]") {
+    "[optimizer-steps][long]") {
   auto const p = GENERATE(2, 3, 4);
   auto const is_v = GENERATE(false, true);
   auto const kind = GENERATE(step_kind::post_validated, step_kind::synchronous);

@@ -121,7 +121,7 @@ TEST_CASE(
   CHECK(equal > solved * 9 / 10);
 }
 
-TEST_CASE("on a V with transfers and the memory of 1F1B gaps are small", "[order_search]") {
+TEST_CASE("on a V with transfers and the memory of 1F1B gaps are small", "[order_search][long]") {
   struct goal {
     int ranks;
     int microbatches;

@@ -232,7 +232,7 @@ TEST_CASE("a model with one part changed keeps the others", "[partition]") {
   CHECK(refused([&] { (void)with_microbatches(model, 0); }));
 }
 
-TEST_CASE("a slow rank gets fewer layers", "[partition]") {
+TEST_CASE("a slow rank gets fewer layers", "[partition][long]") {
   layer_costs const layer{.forward = 100, .backward_input = 100, .backward_weight = 100};
   for (auto const& place : {placement::linear(4), placement::v_shape(4), placement::looped(4, 2)})
     for (int slow = 0; slow < 4; ++slow) {
@@ -275,7 +275,8 @@ TEST_CASE("speeds of ranks that are none are refused", "[partition]") {
         }).find("add up to more than 2^62") != std::string::npos);
 }
 
-TEST_CASE("with schedules enough for all cuts the partition is the best there is", "[partition]") {
+TEST_CASE(
+    "with schedules enough for all cuts the partition is the best there is", "[partition][long]") {
   int fitting = 0;
   int recomputing = 0;
   int refused = 0;
@@ -309,7 +310,7 @@ TEST_CASE("with schedules enough for all cuts the partition is the best there is
   CHECK(refused > thinned(10, 0));
 }
 
-TEST_CASE("with fewer schedules the partition is seldom worse", "[partition]") {
+TEST_CASE("with fewer schedules the partition is seldom worse", "[partition][long]") {
   int least = 0;
   int all = 0;
   auto const check = [&](layered_problem const& model, auto const& decide) {

@@ -144,7 +144,7 @@ void check(
 
 }  // namespace
 
-TEST_CASE("replicas have the bits of one process that adds them up in order", "[replicas]") {
+TEST_CASE("replicas have the bits of one process that adds them up in order", "[replicas][long]") {
   auto const p = GENERATE(from_range(thinned<std::vector<int>>({1, 2, 3}, {2})));
   auto const replicas = GENERATE(2, 3, 4);
   if (replicas > thinned(4, 3)) return;

@@ -255,7 +255,7 @@ TEST_CASE("pauses go by the number of the step, after resuming too", "[run]") {
   CHECK(pauses == std::vector<std::int64_t>{10, 15});  // the last step's, too
 }
 
-TEST_CASE("what on_step asks for happens within two steps, and changes no bit", "[run]") {
+TEST_CASE("what on_step asks for happens within two steps, and changes no bit", "[run][long]") {
   on_each_backend([](step_kind kind, auto backend) {
     auto const expected = one_by_one(kind);
     for (std::int64_t asked = 1; asked <= steps; ++asked) {

@@ -96,7 +96,7 @@ TEST_CASE("the least share of the fullest rank comes first, then the sum", "[sav
   CHECK(memory_use_of({0}, none) == memory_use{});
 }
 
-TEST_CASE("a plan without limits takes no more memory than policies that cost the same") {
+TEST_CASE("a plan without limits takes no more memory than policies that cost the same", "[long]") {
   struct row {
     zbpp::placement placement;
     int microbatches;
@@ -118,7 +118,7 @@ TEST_CASE("a plan without limits takes no more memory than policies that cost th
   }
 }
 
-TEST_CASE("over a grid no handcrafted policy is as cheap with less memory", "[save_memory]") {
+TEST_CASE("over a grid no handcrafted policy is as cheap with less memory", "[save_memory][long]") {
   greedy_auto const brief{.search = {.seconds = 0.024}};
   for (int p : thinned<std::vector<int>>({1, 2, 3, 4, 8}, {1, 2, 4}))
     for (auto const& placement : test::placements(p))

@@ -427,7 +427,7 @@ TEST_CASE("each option of a program has an effect", "[settings]") {
   });
 }
 
-TEST_CASE("each cost of a stage has an effect", "[settings]") {
+TEST_CASE("each cost of a stage has an effect", "[settings][long]") {
   changed_field<stage_costs> const fields[]{
       {"forward", [](auto& c) { ++c.forward; }},
       {"backward_input", [](auto& c) { ++c.backward_input; }},
@@ -595,7 +595,7 @@ layered_problem uneven_layers(placement const& placement, int count, std::uint64
 
 }  // namespace
 
-TEST_CASE("each setting of auto_plan has an effect", "[settings]") {
+TEST_CASE("each setting of auto_plan has an effect", "[settings][long]") {
   auto const effect = [&](auto_plan const& decide) {
     calls = 0;
     std::string text;

@@ -96,7 +96,8 @@ std::vector<std::vector<int>> stages_at_once(int stages) {
 
 }  // namespace
 
-TEST_CASE("stages that step at once have the bits of a plain loop", "[steps-without-agreement]") {
+TEST_CASE(
+    "stages that step at once have the bits of a plain loop", "[steps-without-agreement][long]") {
   happenings all;
   for_each_plan(
       thinned<std::vector<int>>({1, 2, 3, 4}, {1, 3}),
@@ -121,7 +122,7 @@ TEST_CASE("stages that step at once have the bits of a plain loop", "[steps-with
 
 TEST_CASE(
     "stages at once keep a loss scale that grows and gradients that add up",
-    "[steps-without-agreement]") {
+    "[steps-without-agreement][long]") {
   training_options options{.clip = 0.5, .accumulate = GENERATE(1, 2)};
   options.scaling = {.initial = 0x1p13, .growth_interval = 2, .largest = 0x1p20};
   happenings all;
@@ -189,7 +190,7 @@ TEST_CASE(
 
 TEST_CASE(
     "steps without agreement have the bits of a plain loop, however runs are cut",
-    "[steps-without-agreement]") {
+    "[steps-without-agreement][long]") {
   auto const kind = GENERATE(step_kind::synchronous, step_kind::post_validated);
   // All norms are far below, some are, none is.
   auto const clip = GENERATE(1e3, 3.0, 1e-3);
@@ -211,7 +212,7 @@ TEST_CASE(
 
 TEST_CASE(
     "without agreement a stage skips gradients that are not finite by itself",
-    "[steps-without-agreement]") {
+    "[steps-without-agreement][long]") {
   auto const kind = GENERATE(step_kind::synchronous, step_kind::post_validated);
   auto const initial = GENERATE(1.0, 0x1p13);
   happenings all;

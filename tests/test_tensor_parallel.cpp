@@ -163,21 +163,23 @@ std::string error_of(
 
 }  // namespace
 
-TEST_CASE("members have the bits of one process that adds parts in order", "[tensor]") {
+TEST_CASE("members have the bits of one process that adds parts in order", "[tensor][long]") {
   auto const p = GENERATE(from_range(thinned<std::vector<int>>({1, 2, 3}, {2})));
   auto const members = GENERATE(2, 3);
   check(p, 1, {.members = members}, {});
 }
 
-TEST_CASE("so they have in replicas", "[tensor]") { check(2, 2, {.members = GENERATE(2, 3)}, {}); }
+TEST_CASE("so they have in replicas", "[tensor][long]") {
+  check(2, 2, {.members = GENERATE(2, 3)}, {});
+}
 
-TEST_CASE("each member clips by the norm of the whole model", "[tensor]") {
+TEST_CASE("each member clips by the norm of the whole model", "[tensor][long]") {
   for (double const clip : {1e-3, 0.7, 3.0})
     check(2, 1, {.members = 2, .undo = zbpp::optim::undo_method::copies}, {.clip = clip});
   check(2, 2, {.members = 3}, {.clip = 2});
 }
 
-TEST_CASE("a gradient of one member that is not finite skips the step on all", "[tensor]") {
+TEST_CASE("a gradient of one member that is not finite skips the step on all", "[tensor][long]") {
   constexpr auto nothing = std::numeric_limits<float>::quiet_NaN();
   training_options options;
   options.clip = 3;
@@ -191,7 +193,8 @@ TEST_CASE("a gradient of one member that is not finite skips the step on all", "
   check(2, GENERATE(1, 2), settings, options);
 }
 
-TEST_CASE("gradients are added up over steps first, and judged over members then", "[tensor]") {
+TEST_CASE(
+    "gradients are added up over steps first, and judged over members then", "[tensor][long]") {
   check(2, 2, {.members = 2}, {.clip = 2, .accumulate = 2});
 }
 
@@ -369,7 +372,8 @@ TEST_CASE("gradients of a replicated layer that differ are found", "[tensor]") {
                 "all_reduce") != std::string::npos);
 }
 
-TEST_CASE("each member sends its share of an edge, with the bits of whole edges", "[tensor]") {
+TEST_CASE(
+    "each member sends its share of an edge, with the bits of whole edges", "[tensor][long]") {
   auto const members = GENERATE(2, 3);
   check(3, 1, {.members = members, .sends_shares = true}, {.clip = 2});
   check(2, 2, {.members = members, .sends_shares = true}, {.clip = 2});

@@ -73,7 +73,8 @@ using texts = std::vector<std::string>;
 }  // namespace
 
 TEST_CASE(
-    "verify accepts every policy on every shape, fused or not, with receives ahead", "[verify]") {
+    "verify accepts every policy on every shape, fused or not, with receives ahead",
+    "[verify][long]") {
   int cases = 0;
   zbpp::test::for_each_schedule(
       zbpp::test::thinned<std::vector<int>>(

@@ -9,6 +9,7 @@
 #include <zbpp/analysis/plan.hpp>
 
 #include <support/policy_grid.hpp>
+#include <support/thinned.hpp>
 
 #include <algorithm>
 #include <set>
@@ -58,9 +59,11 @@ void for_each_plan_of(problem const& problem, plan_variants const& variants, Vis
   return {placement::linear(ranks), placement::v_shape(ranks), placement::looped(ranks, 2)};
 }
 
-/// Numbers of microbatches around which orders change, fewer than ranks among them.
+/// Numbers of microbatches around which orders change, fewer than ranks among them; under
+/// sanitizers one on each side.
 [[nodiscard]] inline std::vector<int> microbatches_to_run(int ranks) {
-  std::set<int> counts{1, ranks - 1, ranks, 2 * ranks + 1};
+  auto counts =
+      thinned<std::set<int>>({1, ranks - 1, ranks, 2 * ranks + 1}, {ranks - 1, 2 * ranks + 1});
   counts.erase(0);
   return {counts.begin(), counts.end()};
 }
