@@ -27,7 +27,6 @@ enum class bound_rule : std::uint8_t {
   all_orders,       ///< every order of a tiny problem; `rank` is 0
 };
 
-/// @return a rule in a word
 [[nodiscard]] constexpr std::string_view to_string(bound_rule rule) noexcept {
   switch (rule) {
     case bound_rule::work: return "work";

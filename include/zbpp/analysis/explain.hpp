@@ -55,7 +55,6 @@ struct rank_account {
 /// Says what a pass of the critical path waited for.
 enum class wait_cause : std::uint8_t { none, message, host, optimizer };
 
-/// @return `none`, `message`, `host` or `optimizer`
 [[nodiscard]] std::string_view to_string(wait_cause cause) noexcept;
 
 /// Is a pass, or a pair, of the critical path: it began `waited` after the end of the one before it
@@ -83,7 +82,6 @@ enum class delay_kind : std::uint8_t {
   start,    ///< a pass started some time after all that it needs was there
 };
 
-/// @return `pass`, `send`, `message` or `start`
 [[nodiscard]] std::string_view to_string(delay_kind kind) noexcept;
 
 /// Is something that took longer than planned.

@@ -38,11 +38,8 @@ class plan {
 
   /// @return the title of the policy that made the schedule
   [[nodiscard]] std::string const& policy() const noexcept { return policy_; }
-  /// @return what is to be planned: placement, microbatches, costs and limits
   [[nodiscard]] zbpp::problem const& problem() const noexcept { return problem_; }
-  /// @return the passes of each rank in order
   [[nodiscard]] zbpp::schedule const& schedule() const noexcept { return schedule_; }
-  /// @return the instructions of each rank: the schedule with transfers and optimizer steps
   [[nodiscard]] zbpp::program const& program() const noexcept { return program_; }
   /// @return when each pass is predicted to start and end
   [[nodiscard]] zbpp::timeline const& timeline() const noexcept { return timeline_; }

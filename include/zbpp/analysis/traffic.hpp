@@ -40,7 +40,6 @@ class channel_map {
   [[nodiscard]] int of_gradient(int from_stage) const noexcept {
     return backward_[detail::index(from_stage)];
   }
-  /// @return the channel that runs the other way
   [[nodiscard]] int reverse(int channel) const noexcept { return reverse_[detail::index(channel)]; }
 
   /// @return the channel of a send or receive; none when no message crosses there, or for any other
@@ -111,7 +110,6 @@ class traffic {
   }
   /// @return the channels with the depths that this program needs
   [[nodiscard]] std::vector<channel> const& channels() const noexcept { return depths_; }
-  /// @return how the channels are numbered
   [[nodiscard]] channel_map const& map() const noexcept { return map_; }
 
  private:

@@ -38,7 +38,6 @@ class rank_walk {
   }
 
   [[nodiscard]] bool is_blocked(int rank) const { return is_blocked_[index(rank)]; }
-  /// @return how far a rank has come in its row
   [[nodiscard]] std::size_t position(int rank) const { return next_[index(rank)]; }
 
  private:

@@ -63,7 +63,6 @@ class step_replay {
         first_[index(rank)], first_[index(rank) + 1] - first_[index(rank)]);
   }
   [[nodiscard]] int ranks() const noexcept { return static_cast<int>(first_.size()) - 1; }
-  /// @return whether a record of messages was given
   [[nodiscard]] bool has_messages() const noexcept { return has_messages_; }
   /// @return when the first pass started, in the clock of the measured step
   [[nodiscard]] ticks begin() const noexcept { return begin_; }

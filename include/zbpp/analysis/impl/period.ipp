@@ -71,7 +71,6 @@ class step_paths {
   }
   /// @return when each rank began its first pass on the last walk; 0 where no path led there
   [[nodiscard]] std::vector<ticks> const& first_starts() const noexcept { return first_starts_; }
-  /// @return how many passes a walk goes through
   [[nodiscard]] std::size_t passes() const noexcept { return sequence_.size(); }
 
  private:

@@ -103,7 +103,6 @@ class backward_count {
   bytes need_;  // what must have been freed, with all that later stages must have taken
 };
 
-/// @return the stages of the rank that come after stage `s`
 [[nodiscard]] inline std::vector<later_stage> later_stages_of(
     bound_terms const& terms, std::span<int const> stages, int s) {
   std::vector<later_stage> later;
@@ -229,7 +228,6 @@ inline void find_early_work(
   return all;
 }
 
-/// @return what the memory of its rank means for stage `s`
 /// @param stages  of the rank
 [[nodiscard]] inline memory_terms memory_terms_of(
     bound_terms const& terms, std::span<int const> stages, int s) {

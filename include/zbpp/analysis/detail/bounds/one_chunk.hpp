@@ -105,7 +105,6 @@ class wait_window {
   int most_;
 };
 
-/// @return the facts of a stage
 /// @complexity O(microbatches)
 [[nodiscard]] inline stage_facts facts_of(bound_terms const& terms, int stage) {
   auto const& t = terms[stage];

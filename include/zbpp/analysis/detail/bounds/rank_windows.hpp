@@ -50,7 +50,6 @@ class rank_windows {
 
   [[nodiscard]] int lines() const noexcept { return static_cast<int>(times_.lines()); }
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
-  /// @return what pass number `n` of a line takes
   [[nodiscard]] ticks duration(pass_side side, int line, int n) const noexcept {
     return times_.of(index(line), side == pass_side::front ? n : microbatches_ - 1 - n);
   }
@@ -79,7 +78,6 @@ class rank_windows {
   }
   /// @return whether every pass may have time to run
   [[nodiscard]] bool is_possible() const noexcept { return is_possible_; }
-  /// @return whether anything has changed since it was asked last
   [[nodiscard]] bool take_change() noexcept { return std::exchange(is_changed_, false); }
 
   /// Says that the passes cannot all run.

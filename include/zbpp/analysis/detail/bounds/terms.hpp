@@ -28,7 +28,6 @@ struct pass_terms {
   ticks backward_input = 0;
   ticks backward_weight = 0;  ///< what BW adds to B, where that is less than W
 
-  /// @return the time of all of them
   [[nodiscard]] constexpr ticks all() const noexcept {
     return forward + backward_input + backward_weight;
   }
@@ -87,7 +86,6 @@ class bound_terms {
     return stages_[index(stage)];
   }
 
-  /// @return the times of a stage for one microbatch
   [[nodiscard]] pass_terms const& of(int stage, std::int64_t microbatch) const noexcept {
     return times_[at(stage, microbatch)];
   }
@@ -102,7 +100,6 @@ class bound_terms {
   [[nodiscard]] pass_terms const& least(int stage) const noexcept {
     return are_alike() ? of(stage, 0) : least_[index(stage)];
   }
-  /// @return the most time that an F of a stage takes
   [[nodiscard]] ticks longest_forward(int stage) const noexcept {
     return are_alike() ? of(stage, 0).forward : longest_forward_[index(stage)];
   }
