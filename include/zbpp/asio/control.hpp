@@ -66,17 +66,13 @@ class control {
   /// `deadline`, until outcomes of collectives are written. Does nothing where it has left.
   void leave() noexcept;
 
-  /// @return which rank this process is
   [[nodiscard]] int rank() const noexcept { return start_.rank; }
   [[nodiscard]] int ranks() const noexcept { return start_.ranks; }
-  /// @return how this process was started
   [[nodiscard]] launch const& start() const noexcept { return start_; }
   [[nodiscard]] rendezvous_settings const& settings() const noexcept { return settings_; }
   /// @return what data connections are opened with
   [[nodiscard]] run_token const& token() const noexcept { return token_; }
-  /// @return the data addresses of all ranks
   [[nodiscard]] roster const& everybody() const noexcept;
-  /// @return what accepts data connections
   [[nodiscard]] detail::listener const& data_listener() const noexcept;
   /// @return what runs the sockets; its own thread ends with the run
   [[nodiscard]] io_loop& loop() noexcept { return loop_; }

@@ -38,12 +38,10 @@ class pipeline_ranks {
   [[nodiscard]] int in_run(int rank) const noexcept {
     return places_.empty() ? rank : places_[zbpp::detail::index(rank)];
   }
-  /// @return the same place, its rank being that in the run
   [[nodiscard]] location in_run(location at) const noexcept {
     if (at.rank >= 0) at.rank = in_run(at.rank);
     return at;
   }
-  /// @return the same channels, their ends being ranks of the run
   [[nodiscard]] std::vector<channel> in_run(std::vector<channel> channels) const {
     for (auto& c : channels) {
       c.from = in_run(c.from);

@@ -170,7 +170,6 @@ class progress_reader {
  public:
   progress_reader(progress_board const& board, int rank) noexcept : board_(&board), rank_(rank) {}
 
-  /// @return what stands there now
   [[nodiscard]] progress_report read(std::chrono::steady_clock::time_point now) noexcept {
     auto report = board_->read();
     if (report != last_) {

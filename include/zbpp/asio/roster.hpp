@@ -28,7 +28,6 @@ struct rank_failure {
   friend bool operator==(rank_failure const&, rank_failure const&) = default;
 };
 
-/// @return the failure as what every rank throws: place, instruction, text
 [[nodiscard]] inline error to_error(rank_failure const& failure) {
   auto const running =
       failure.instruction ? "in " + to_string(*failure.instruction) + ": " : std::string();

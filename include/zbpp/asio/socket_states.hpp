@@ -75,7 +75,6 @@ class socket_states final : public state_link {
   void poll(int awaited);
   /// Writes what was sent, as far as possible without blocking.
   void flush();
-  /// @return whether all that was sent is in the kernel, so that the step may end
   [[nodiscard]] bool is_flushed() const noexcept;
   /// Reports a lost connection, if something has not left by it, or a state is awaited there that
   /// has not arrived. Call only on the I/O thread.

@@ -46,13 +46,9 @@ class step_supervisor {
   step_supervisor(step_supervisor const&) = delete;
   step_supervisor& operator=(step_supervisor const&) = delete;
   ~step_supervisor();
-
-  /// @return the rank of this process in its pipeline
   [[nodiscard]] std::span<int const> ranks() const noexcept { return {&rank_, 1}; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
-  /// @return which ranks of the run are those of the pipeline
   [[nodiscard]] pipeline_ranks const& places() const noexcept { return places_; }
-  /// @return what connects it with the others
   [[nodiscard]] control& channel() const noexcept { return *control_; }
 
   /// Lets rank 0 look whether the steps of a program stall, from before this rank begins one: once

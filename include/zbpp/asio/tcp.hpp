@@ -75,17 +75,14 @@ class tcp::executor : public one_rank {
   ///         says who differs in what; the failure of the run
   executor(tcp by, plan const& planned);
 
-  /// @return what the rank knows of the grid; null where the run is none
   [[nodiscard]] rank_grid* grid_of(int) noexcept {
     return groups_ == nullptr ? nullptr : &groups_->grid();
   }
-  /// @return the wakeup that is notified when something arrives
   [[nodiscard]] wakeup* wakeup_of(int) noexcept { return &wakeup_; }
 
   /// @return true: the rank has this process to itself
   [[nodiscard]] static constexpr bool waits_idle() noexcept { return true; }
 
-  /// @return whether the times of messages are recorded
   [[nodiscard]] bool records_messages() const noexcept { return settings_.records_messages; }
 
   /// @return what carries the messages of this rank; not connected yet

@@ -74,7 +74,6 @@ class wire_writer {
   void clear() noexcept { bytes_.clear(); }
 
   [[nodiscard]] blob const& bytes() const noexcept { return bytes_; }
-  /// @return what was written, which goes with it
   [[nodiscard]] blob take() noexcept { return std::move(bytes_); }
 
  private:

@@ -68,7 +68,6 @@ struct message_frame {
   std::uint32_t credit = 0;    ///< of a message: for the channel the other way
   std::array<std::uint64_t, message::max_buffers> sizes{};  ///< of the parts, in bytes
 
-  /// @return how many bytes the parts have together
   [[nodiscard]] std::uint64_t payload() const noexcept {
     std::uint64_t sum = 0;
     for (std::size_t i = 0; i < parts; ++i) sum += sizes[i] == no_buffer ? 0 : sizes[i];
@@ -212,7 +211,6 @@ struct channel_name {
   lost_handler const* on_lost;
   std::string_view axis = {};  ///< of the group that it connects members of; else none
 
-  /// @return what it is called in an error
   [[nodiscard]] std::string text() const {
     auto const between = "rank " + std::to_string(ends.from) +
                          (axis.empty() ? " to rank " : " and rank ") + std::to_string(ends.to);
@@ -700,7 +698,6 @@ class incoming {
     wake_ = wake;
     is_bound_ = true;
   }
-  /// @return whether a message of this step is there
   [[nodiscard]] bool has_arrived(std::int32_t sequence) const noexcept {
     auto const number = first_ + static_cast<std::uint32_t>(sequence);
     // Acquire: pairs with the release in `finish`.

@@ -220,7 +220,6 @@ class client final : public connection_owner {
     else
       send(control_kind::propose, write(next));
   }
-  /// @return what all ranks do, once all have proposed
   [[nodiscard]] std::optional<after_step> decision() const noexcept { return decision_; }
 
   /// Ends the run for this rank by what it knows itself.
@@ -262,7 +261,6 @@ class client final : public connection_owner {
   }
 
   [[nodiscard]] state now() const noexcept { return state_; }
-  /// @return whether the run has failed and every rank that can be reached knows of it
   [[nodiscard]] bool are_all_informed() const noexcept { return are_all_informed_; }
   /// @return whether this rank knows that the run has failed; any thread may ask
   [[nodiscard]] bool is_told_of_failure() const noexcept {
@@ -277,7 +275,6 @@ class client final : public connection_owner {
     return connection_ != nullptr && connection_->is_open();
   }
   [[nodiscard]] roster const& everybody() const noexcept { return roster_; }
-  /// @return why this rank was refused, or what ended the run, the first one first
   [[nodiscard]] std::vector<rank_failure> const& failures() const noexcept { return failures_; }
   [[nodiscard]] progress_board& board() noexcept { return board_; }
 

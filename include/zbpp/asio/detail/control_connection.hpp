@@ -70,7 +70,6 @@ enum class control_kind : std::uint8_t {
 };
 inline constexpr auto last_control_kind = control_kind::reply;
 
-/// @return what to throw for a frame that is not for who received it
 [[nodiscard]] inline error wrong_kind(control_kind kind, char const* why) {
   return error(
       errc::bad_format,
@@ -95,7 +94,6 @@ struct collective_call {
   blob part;
   rank_call by = {};  ///< the call of the user that makes this one
 
-  /// @return the call of the user, as in "broadcast from rank 2"
   [[nodiscard]] std::string name() const { return by.name(); }
 };
 
@@ -376,7 +374,6 @@ class control_connection : public std::enable_shared_from_this<control_connectio
   [[nodiscard]] steady::time_point heard() const noexcept { return heard_; }
   /// Counts as heard now, when it was this side that did not listen.
   void excuse(steady::time_point now) noexcept { heard_ = now; }
-  /// @return the address at the other end
   [[nodiscard]] net::ip::address const& address() const noexcept { return address_; }
   /// @return address and port at the other end, for people
   [[nodiscard]] std::string const& name() const noexcept { return name_; }

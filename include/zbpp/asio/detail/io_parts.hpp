@@ -160,7 +160,6 @@ class timeout {
     ++number_;
     timer_.cancel();
   }
-  /// @return how much of the time is left
   [[nodiscard]] std::chrono::milliseconds left() const {
     return std::chrono::duration_cast<std::chrono::milliseconds>(timer_.expiry() - steady::now());
   }

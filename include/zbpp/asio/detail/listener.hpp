@@ -302,7 +302,6 @@ class listener {
 
   /// @return where it listens, with the port that it got
   [[nodiscard]] tcp::endpoint const& endpoint() const noexcept { return state_->endpoint; }
-  /// @return what came so far
   [[nodiscard]] listener_counts const& counts() const noexcept { return state_->counts; }
   /// @return how many are at the handshake, at most `most_pending`
   [[nodiscard]] std::size_t pending() const noexcept { return state_->pending.size(); }

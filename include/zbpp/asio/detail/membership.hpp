@@ -360,7 +360,7 @@ struct member_record {
   }
 };
 
-/// @return the rank of a connection; -1 where it belongs to none
+/// @return -1 where the connection belongs to no rank
 [[nodiscard]] inline int rank_of(
     std::vector<member_record> const& members, control_connection const& of) {
   auto const found =
@@ -368,7 +368,6 @@ struct member_record {
   return found == members.end() ? -1 : static_cast<int>(found - members.begin());
 }
 
-/// @return what all ranks told last
 [[nodiscard]] inline std::vector<progress_report> reports_of(
     std::vector<member_record> const& members) {
   std::vector<progress_report> reports;
@@ -402,7 +401,6 @@ inline void send_heartbeats(std::vector<member_record>& members, bool was_late) 
 }
 
 /// Expects nothing more of ranks that have been silent for the deadline.
-/// @return these ranks
 [[nodiscard]] inline std::vector<int> give_up_silent(
     std::vector<member_record>& members, std::chrono::milliseconds deadline) {
   std::vector<int> silent;

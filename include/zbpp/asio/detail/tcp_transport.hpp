@@ -83,7 +83,6 @@ class tcp_transport {
 
   /// @return 0 when a message has arrived, `not_yet` before
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const noexcept;
-  /// @return whether the first `count` messages of this step have arrived
   [[nodiscard]] bool have_arrived(int channel, std::int32_t count) const noexcept {
     return arrival(channel, count - 1) != not_yet;
   }
@@ -97,7 +96,6 @@ class tcp_transport {
   /// @throws std::bad_alloc
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes most);
 
-  /// @return how many messages of a channel that ends here were taken in this step
   [[nodiscard]] std::int32_t taken(int channel) const noexcept {
     return taken_[zbpp::detail::index(channel)];
   }
@@ -116,7 +114,6 @@ class tcp_transport {
   void flush();
   /// @return whether all that was sent is in the kernel, so that the step may end
   [[nodiscard]] bool is_flushed() const noexcept;
-  /// @return the same of one channel that begins here
   [[nodiscard]] bool is_flushed(int channel) const noexcept;
 
   /// Sets what carries the states of gradients, which this then flushes, drains and closes, too;
@@ -205,7 +202,6 @@ class channel_links {
   /// all it needs may end before the others. Call only on the I/O thread.
   /// @param awaited  the channel whose message this rank waits for; none where it does not
   void report_needed(int awaited);
-  /// @return what runs the sockets
   [[nodiscard]] io_loop& loop() const noexcept;
   /// @return what was connected; null before
   [[nodiscard]] tcp_transport* transport() const noexcept { return transport_; }

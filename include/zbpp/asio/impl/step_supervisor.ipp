@@ -28,7 +28,6 @@ namespace zbpp::asio {
 
 namespace detail {
 
-/// @return a failure of this process as it is reported to other ranks
 [[nodiscard]] ZBPP_INLINE rank_failure describe(failure const& cause) {
   rank_failure result{cause.location, {}, errc::peer_failed, "failed for an unknown reason"};
   if (cause.location.position >= 0)
