@@ -120,7 +120,6 @@ class run_folder {
   [[nodiscard]] std::int64_t last() const noexcept { return last_; }
   /// @return the folder of that checkpoint; empty where there is none
   [[nodiscard]] std::filesystem::path path() const;
-  /// @return how that checkpoint was split
   [[nodiscard]] std::vector<setting> const& split() const noexcept { return split_; }
   /// @return the folders of newer ones that do not count, as they have no manifest: a program died
   ///         before they were whole, or the file is lost; `save` removes them

@@ -64,7 +64,6 @@ inline constexpr std::array<type_entry, 13> types{
      {"U8", 1},
      {"BOOL", 1}}};
 
-/// @return the type of the file for one of C++
 template <class Number>
 [[nodiscard]] consteval number_type type_of() {
   if constexpr (std::is_same_v<Number, double>) return number_type::f64;
@@ -87,7 +86,6 @@ template <class Number>
   return detail::types[static_cast<std::size_t>(type)].name;
 }
 
-/// @return the bytes of one number
 [[nodiscard]] constexpr std::size_t size_of(number_type type) noexcept {
   return detail::types[static_cast<std::size_t>(type)].size;
 }

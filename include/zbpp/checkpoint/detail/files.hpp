@@ -35,7 +35,6 @@ class regular_file {
   explicit regular_file(std::filesystem::path path);
 
   [[nodiscard]] std::filesystem::path const& path() const noexcept { return path_; }
-  /// @return its bytes, as the file system tells
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
 
   /// Reads a piece, `offset` bytes from its start.
