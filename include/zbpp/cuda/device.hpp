@@ -108,15 +108,12 @@ class device::executor : public one_process {
     }
   }
 
-  /// @return the memory of a rank, on its device
   [[nodiscard]] arena make_memory(int rank) { return arena(memory_(launcher_.at(rank).device())); }
-  /// @return the context in which the passes of a rank run
   [[nodiscard]] pass_context context_of(int rank, arena& buffers) noexcept {
     return pass_context(buffers, backend_kind::cuda, &launcher_.at(rank));
   }
   /// Makes the device of a rank current. @return what makes the one before current again
   [[nodiscard]] device_guard enter(int rank) { return device_guard(launcher_.at(rank).device()); }
-  /// @return what carries messages between the ranks
   [[nodiscard]] std::unique_ptr<detail::p2p_transport> make_transport(
       program const& program, traffic const& messages, problem const& /*problem*/) {
     for (auto const& each : messages.channels())
@@ -129,14 +126,11 @@ class device::executor : public one_process {
   }
   /// Sends a message through every channel.
   static void connect(detail::p2p_transport& transport) { transport.warm_up(); }
-  /// @return the wakeup that is notified when a message for a rank was issued
   [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
   /// Gets all ranks ready for a run of steps.
   /// @param turn  of the step among those at once
   void start_run(std::size_t turn = 0) { launcher_.start_run(turn); }
-  /// @return how many steps may be under way
   [[nodiscard]] int steps_at_once() const noexcept { return steps_at_once_; }
-  /// @return what follows the passes of a rank
   [[nodiscard]] pass_observer observer_of(int rank) noexcept { return launcher_.observer_of(rank); }
   /// Lets the stages of every rank get ready.
   /// @throws error (bad_argument) when one has an optimizer and steps are replayed

@@ -135,7 +135,6 @@ class device_context {
   }
   /// Says whether the whole step is captured from now on.
   void set_captured(bool is_captured) noexcept { is_captured_ = is_captured; }
-  /// @return whether the whole step is being captured
   [[nodiscard]] bool is_captured() const noexcept { return is_captured_; }
   /// Refuses what has spoilt the capture of the step, where there is one.
   /// @throws error (wrong_flow); cuda_error
@@ -180,7 +179,6 @@ class device_context {
     cudaStreamSynchronize(compute_);
     if (second_) cudaStreamSynchronize(second_->view());  // it may not have been joined
   }
-  /// @return whether a pass of the rank is waiting or running
   [[nodiscard]] bool is_busy() const noexcept {
     auto const is_busy = [](stream_ref on) { return cudaStreamQuery(on) == cudaErrorNotReady; };
     return is_busy(compute_) || (second_ && is_busy(second_->view()));

@@ -82,7 +82,6 @@ class graph_cache {
   [[nodiscard]] std::size_t size() const noexcept { return kept_.size(); }
   /// @return how often work was captured; when it keeps growing, pointers change in every step
   [[nodiscard]] std::int64_t captures() const noexcept { return captures_; }
-  /// @return how often captured work was replayed
   [[nodiscard]] std::int64_t replays() const noexcept { return replays_; }
 
  private:

@@ -59,7 +59,6 @@ class [[nodiscard]] device_guard {
 };
 
 /// Calls `make()` with a device current.
-/// @return what it returns
 template <class Make>
 [[nodiscard]] auto on_device(int device, Make const& make) {
   device_guard const here(device);
@@ -108,7 +107,6 @@ class event {
   /// @throws cuda_error
   explicit event(event_kind kind) : handle_(make(kind)) {}
 
-  /// @return a reference to it that does not own it
   [[nodiscard]] event_ref view() const noexcept { return handle_.get(); }
   [[nodiscard]] operator event_ref() const noexcept { return view(); }
 
@@ -175,7 +173,6 @@ class stream {
   explicit stream(cudaStream_t made) noexcept : handle_(made) {}
 
   [[nodiscard]] bool is_valid() const noexcept { return handle_.get() != nullptr; }
-  /// @return a reference to it that does not own it
   [[nodiscard]] stream_ref view() const { return handle_.get(); }
   [[nodiscard]] operator stream_ref() const { return view(); }
 

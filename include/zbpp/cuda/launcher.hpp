@@ -48,11 +48,8 @@ class launcher {
       launch_settings const& settings,
       std::function<void(std::span<int const>)> on_thread_start = {});
 
-  /// @return what a rank runs with
   [[nodiscard]] device_context& at(int rank) noexcept { return *contexts_[position(rank)]; }
-  /// @return the wakeup that is notified when a message for a rank was issued
   [[nodiscard]] wakeup* wakeup_of(int rank) { return &queue_of(at(rank).device()).wake; }
-  /// @return what follows the passes of a rank, at the start of a run
   [[nodiscard]] pass_observer observer_of(int rank) noexcept { return pass_observer(at(rank)); }
 
   /// Gets all ranks ready for a run of steps.

@@ -26,10 +26,8 @@ struct rank_device {
   return devices;
 }
 
-/// @return the stream that a pass enqueues its work on
 /// @throws error (bad_argument) when it does not run on a GPU
 [[nodiscard]] inline stream_ref stream_of(pass_context const& ctx);
-/// @return the device that a pass runs on
 /// @throws error (bad_argument) when it does not run on a GPU
 [[nodiscard]] inline int device_of(pass_context const& ctx);
 /// @return how many multiprocessors a pass has, for libraries that choose kernels by it

@@ -59,12 +59,10 @@ class slot_ring {
   }
   /// Opens the slot of the next message, whose memory is there already.
   void open(message memory) noexcept { at(opened_++).parts = std::move(memory); }
-  /// @return what the transfer of a message waits for
   [[nodiscard]] transfer_waits waits(std::int32_t sequence) const noexcept {
     return needs_.waits[zbpp::detail::index(sequence)];
   }
   [[nodiscard]] std::int32_t opened() const noexcept { return opened_; }
-  /// @return the sizes of the buffers of a message
   [[nodiscard]] message_shape const& shape(std::int32_t sequence) const noexcept {
     return (*needs_.shapes)[zbpp::detail::index(needs_.edges[zbpp::detail::index(sequence)])];
   }
@@ -89,7 +87,6 @@ class slot_ring {
   [[nodiscard]] bool is_handed_over() const noexcept {
     return needs_.filling == slot_filling::handed_over;
   }
-  /// @return whether the program sends anything here
   [[nodiscard]] bool is_used() const noexcept { return !needs_.edges.empty(); }
   /// @return the sender and the receiver
   [[nodiscard]] channel const& ends() const noexcept { return needs_.ends; }

@@ -152,14 +152,12 @@ class layer_optimizer {
   /// @throws cuda_error
   void skip(pass_context ctx) const { run(stream_of(ctx), clear_rows{tiles_.data(), tiles()}); }
 
-  /// @return where the gradients of a layer lie, in memory of the device
   [[nodiscard]] std::span<float> gradients(int layer) const noexcept {
     return layers_[static_cast<std::size_t>(layer)].gradients;
   }
   [[nodiscard]] bool is_tied(int layer) const noexcept {
     return layers_[static_cast<std::size_t>(layer)].is_tied;
   }
-  /// @return how many weights each tied layer has; 0 where there is none
   [[nodiscard]] std::int64_t tied_weights() const noexcept { return tied_weights_; }
   /// Copies the gradients of the tied layers to the host, one after another; waits until they are
   /// there.

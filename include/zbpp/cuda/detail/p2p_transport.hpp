@@ -69,7 +69,6 @@ class p2p_transport {
     states_.bind(rank, wake);
   }
 
-  /// @return what carries the states of gradients between these ranks, by way of the host
   [[nodiscard]] state_link& states() noexcept { return states_; }
 
   /// Opens the slot of the next message.

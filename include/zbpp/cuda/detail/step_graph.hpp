@@ -39,7 +39,6 @@ inline void refuse_to_replay(int run_ahead, bool traces, bool synchronizes, plan
   refuse_with(exchanges_states(planned.program()), "ranks add the gradients of tied weights");
 }
 
-/// @return the setting
 /// @throws error (bad_argument) unless it is 1 or more, and 1 where passes are timed
 [[nodiscard]] inline int checked_steps_at_once(int steps_at_once, bool traces) {
   zbpp::detail::require(
@@ -120,7 +119,6 @@ class step_order {
   /// Blocks until a step is done.
   /// @throws cuda_error
   void wait(std::size_t turn) const { ends_[turn].view().synchronize(); }
-  /// @return whether a step is done
   /// @throws cuda_error
   [[nodiscard]] bool is_done(std::size_t turn) const { return ends_[turn].view().is_complete(); }
   /// Blocks until the devices are done with all steps, whether they succeeded or not.
