@@ -36,7 +36,6 @@ struct sweep_svg_options {
 
 /// Draws bubble rate against memory limit, a curve for each placement, with round axes and a
 /// legend.
-/// @return the text of an SVG file
 /// @throws error (bad_argument) when the picture is too small, a rate does not lie between 0 and 1,
 ///         or the limits of a curve do not ascend
 [[nodiscard]] std::string sweep_to_svg(

@@ -20,7 +20,6 @@ inline constexpr std::size_t largest_text = std::size_t{1} << 28;
 /// Says in which unit times are written.
 enum class time_unit : std::uint8_t { nanoseconds, microseconds, milliseconds, seconds };
 
-/// @return the name of a unit: ns, us, ms or s
 [[nodiscard]] constexpr std::string_view to_string(time_unit unit) noexcept {
   switch (unit) {
     case time_unit::nanoseconds: return "ns";
@@ -31,7 +30,6 @@ enum class time_unit : std::uint8_t { nanoseconds, microseconds, milliseconds, s
   return "?";
 }
 
-/// @return the nanoseconds of one `unit`
 [[nodiscard]] constexpr ticks ticks_in(time_unit unit) noexcept {
   ticks size = 1;
   for (int i = 0; i < static_cast<int>(unit); ++i) size *= 1000;

@@ -160,7 +160,6 @@ class chunk_finder {
     auto const& stages = stages_[index(rank)];
     return static_cast<int>(std::lower_bound(stages.begin(), stages.end(), stage) - stages.begin());
   }
-  /// @return the most chunks that a rank has
   [[nodiscard]] int chunks() const noexcept { return chunks_; }
 
  private:
