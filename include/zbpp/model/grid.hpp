@@ -54,9 +54,7 @@ class grid_layout {
   /// @throws error (bad_argument) that names the size or the axis at fault and what it must be
   grid_layout(grid const& stated, int ranks);
 
-  /// @return ranks of the run
   [[nodiscard]] int ranks() const noexcept;
-  /// @return ranks of each group along an axis
   [[nodiscard]] int size(grid_axis axis) const noexcept;
   /// @return the grid, with the number of replicas that follows
   [[nodiscard]] grid const& stated() const noexcept { return stated_; }

@@ -42,7 +42,6 @@ class problem {
       transfer_costs transfer = {},
       std::vector<bytes> memory_limits = {});
 
-  /// @return which rank runs which stage
   [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
   [[nodiscard]] int ranks() const noexcept { return placement_.ranks(); }
   [[nodiscard]] int stages() const noexcept { return placement_.stages(); }
@@ -65,7 +64,6 @@ class problem {
   [[nodiscard]] stage_costs costs(int stage, int microbatch) const noexcept {
     return times_factor(costs(stage), microbatch_factor(microbatch));
   }
-  /// @return what a pass takes
   [[nodiscard]] ticks time(pass const& p) const noexcept {
     return factors_.empty() ? costs(p.stage).of(p.kind) : scaled_time(p);
   }
@@ -77,20 +75,15 @@ class problem {
   }
   /// @return whether any stage takes less time for F and B together than for both in turn
   [[nodiscard]] bool gains_by_pairing() const noexcept;
-  /// @return what messages between ranks take
   [[nodiscard]] transfer_costs const& transfer() const noexcept { return transfer_; }
-  /// @return the time of the message of a microbatch that crosses the boundary between two
-  ///         neighbouring stages
   [[nodiscard]] ticks transfer_time(int from_stage, int to_stage, int microbatch) const noexcept {
     if (!factors_.empty()) return scaled_transfer_time(from_stage, to_stage, microbatch);
     auto const size = costs(from_stage < to_stage ? from_stage : to_stage).edge;
     return transfer_(placement_.rank_of(from_stage), placement_.rank_of(to_stage), size);
   }
-  /// @return the stages with tied weights, in ascending order
   [[nodiscard]] std::vector<int> tied_stages() const;
   /// @return the gradients of the tied weights, once; 0 where there are none
   [[nodiscard]] bytes tied_size() const noexcept;
-  /// @return how many replicas there are, and what a message between two of them takes
   [[nodiscard]] replica_costs const& replicas() const noexcept { return replicas_; }
   /// @return what it takes to add up the gradients of a stage over the replicas; 0 where there is
   ///         one
@@ -161,18 +154,14 @@ void require_fit(Order const& order, problem const& problem) {
 
 }  // namespace detail
 
-/// @return the same problem with other costs of its stages, one for each
 /// @throws error (bad_argument) as the constructor, as do those below
 [[nodiscard]] problem with_stages(problem changed, std::vector<stage_costs> stages);
 /// @return the same problem with other memory limits: none, one for all ranks, or one for each
 [[nodiscard]] problem with_memory_limits(problem changed, std::vector<bytes> limits);
-/// @return the same problem with one memory limit for every rank
 [[nodiscard]] problem with_memory_limit(problem changed, bytes limit);
-/// @return the same problem with another number of microbatches
 /// @throws error (bad_argument) also where the microbatches have factors: another number of them
 ///         needs its own
 [[nodiscard]] problem with_microbatches(problem changed, int microbatches);
-/// @return the same problem with other times of messages
 [[nodiscard]] problem with_transfer(problem changed, transfer_costs transfer);
 /// @return the same problem with microbatches of other sizes: the passes of each, and what its
 ///         messages take per byte, last `factors` times as long as the costs state. Lower bounds

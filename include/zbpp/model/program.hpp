@@ -84,11 +84,9 @@ struct instruction {
   [[nodiscard]] constexpr bool is_of_rank() const noexcept {
     return kind == instruction_kind::reduce_norm || kind == instruction_kind::validate;
   }
-  /// @return whether this is the optimizer step of a stage
   [[nodiscard]] constexpr bool is_step() const noexcept {
     return kind == instruction_kind::optimizer_step || kind == instruction_kind::immediate_step;
   }
-  /// @return whether this is about gradients of tied weights
   [[nodiscard]] constexpr bool is_of_tied() const noexcept {
     return kind == instruction_kind::send_tied || kind == instruction_kind::add_tied;
   }
@@ -115,7 +113,6 @@ struct instruction {
     return kind == instruction_kind::send_activation ||
            kind == instruction_kind::receive_activation;
   }
-  /// @return the pass; only for instructions that are one
   [[nodiscard]] constexpr pass as_pass() const noexcept {
     return {static_cast<pass_kind>(kind), stage, microbatch, is_paired};
   }
@@ -130,7 +127,6 @@ struct instruction {
   friend constexpr auto operator<=>(instruction const&, instruction const&) = default;
 };
 
-/// @return a pass as an instruction
 [[nodiscard]] constexpr instruction to_instruction(pass const& p) noexcept {
   return {static_cast<instruction_kind>(p.kind), p.stage, p.microbatch, p.is_paired};
 }
@@ -161,17 +157,14 @@ class program {
       rows<instruction> instructions,
       std::vector<channel> channels);
 
-  /// @return which rank runs which stage
   [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
   [[nodiscard]] int ranks() const noexcept { return placement_.ranks(); }
   [[nodiscard]] int stages() const noexcept { return placement_.stages(); }
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
   [[nodiscard]] rows<instruction> const& instructions() const noexcept { return instructions_; }
-  /// @return the instructions of a rank, in order
   [[nodiscard]] std::span<instruction const> instructions(int rank) const noexcept {
     return instructions_[rank];
   }
-  /// @return the directed channels in use, by sender, then receiver
   [[nodiscard]] std::vector<channel> const& channels() const noexcept { return channels_; }
 
   friend bool operator==(program const&, program const&) = default;
@@ -183,16 +176,13 @@ class program {
   std::vector<channel> channels_;
 };
 
-/// @return whether the ranks of a program agree on their optimizer steps
 [[nodiscard]] bool agrees_on_steps(program const& program);
 
 /// @return whether the ranks of a program tell each other of gradients besides their messages
 [[nodiscard]] bool exchanges_states(program const& program);
 
-/// @return whether the gradients of a program's stages are added up over replicas
 [[nodiscard]] bool reduces_gradients(program const& program);
 
-/// @return whether replicas step shares of the stages of a program
 [[nodiscard]] bool shards_optimizer(program const& program);
 
 /// @return the stages whose weights are tied, in ascending order: those with a SEND_T

@@ -27,13 +27,11 @@ class schedule {
   schedule(
       zbpp::placement placement, int microbatches, std::vector<std::vector<pass>> const& passes);
 
-  /// @return which rank runs which stage
   [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
   [[nodiscard]] int ranks() const noexcept { return placement_.ranks(); }
   [[nodiscard]] int stages() const noexcept { return placement_.stages(); }
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
   [[nodiscard]] rows<pass> const& passes() const noexcept { return passes_; }
-  /// @return the passes of a rank, in order
   [[nodiscard]] std::span<pass const> passes(int rank) const noexcept { return passes_[rank]; }
 
   friend bool operator==(schedule const&, schedule const&) = default;
