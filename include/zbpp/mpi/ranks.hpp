@@ -83,7 +83,6 @@ class polling_pause {
     std::this_thread::yield();
     is_spinning_ = std::chrono::steady_clock::now() < end_of_spin_;
   }
-  /// @return whether it has come to sleeping
   [[nodiscard]] bool sleeps() const noexcept { return !is_spinning_; }
 
  private:
@@ -102,19 +101,15 @@ class ranks::executor : public asio::one_rank {
   ///         says who differs in what; the failure of the run
   executor(mpi::ranks by, plan const& planned);
 
-  /// @return what the rank knows of the grid; null where the run is none
   [[nodiscard]] rank_grid* grid_of(int) noexcept {
     return groups_ == nullptr ? nullptr : &groups_->grid();
   }
-  /// @return the wakeup that is notified when something arrives
   [[nodiscard]] wakeup* wakeup_of(int) noexcept { return &wakeup_; }
   /// @return true: the rank has this process to itself
   [[nodiscard]] static constexpr bool waits_idle() noexcept { return true; }
 
-  /// @return whether the times of messages are recorded
   [[nodiscard]] bool records_messages() const noexcept { return settings_.records_messages; }
 
-  /// @return what carries the messages of this rank
   [[nodiscard]] std::unique_ptr<detail::transport> make_transport(
       program const& program, traffic const& messages, problem const& problem);
   /// Connects what carries states of gradients, where ranks exchange some; blocks until they have

@@ -164,11 +164,9 @@ class outgoing {
     delivered_.store(now, std::memory_order_release);
     return now != before;
   }
-  /// @return whether MPI has delivered all messages
   [[nodiscard]] bool is_flushed() const noexcept {
     return delivered_.load(std::memory_order_acquire) == pushed_;
   }
-  /// @return whether it has delivered the first `count` messages of this step
   [[nodiscard]] bool has_delivered(std::int32_t count) const noexcept {
     return delivered_.load(std::memory_order_acquire) >= first_ + static_cast<std::uint32_t>(count);
   }
@@ -319,7 +317,6 @@ class incoming {
     if (memory != nullptr) discard_old(*memory);
     return now != before;
   }
-  /// @return whether a message of this step is there
   [[nodiscard]] bool has_arrived(std::int32_t sequence) const noexcept {
     auto const number = first_ + static_cast<std::uint32_t>(sequence);
     return number < arrived_.load(std::memory_order_acquire) && entry_of(number).step == step_;

@@ -67,7 +67,6 @@ ZBPP_INLINE void broadcast(meeting_place& place, MPI_Comm among) {
   check(MPI_Bcast(&place, sizeof(place), MPI_BYTE, 0, among), "MPI_Bcast");
 }
 
-/// @return the token that all ranks share
 [[nodiscard]] ZBPP_INLINE asio::run_token token_of(meeting_place const& place) {
   return asio::run_token::from_text(
       {reinterpret_cast<char const*>(place.secret.data()), place.secret.size()});
