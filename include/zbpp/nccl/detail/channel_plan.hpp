@@ -35,7 +35,6 @@ struct communicator_members {
   [[nodiscard]] int number_of(int rank) const noexcept {
     return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
   }
-  /// @return whether a rank is in it
   [[nodiscard]] bool has(int rank) const noexcept {
     return zbpp::detail::index(number_of(rank)) < ranks.size();
   }
@@ -166,7 +165,6 @@ inline void add_sums(communicator_map& map, std::span<std::vector<int> const> gr
   return result;
 }
 
-/// @return the communicators for any program of a placement
 [[nodiscard]] inline communicator_map map_communicators(
     placement const& placement, channel_layout layout) {
   return map_communicators(channels_of(placement), placement.ranks(), layout);

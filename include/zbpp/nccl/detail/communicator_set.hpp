@@ -133,8 +133,6 @@ class communicator_set {
   communicator_set(communicator_set const&) = delete;
   communicator_set& operator=(communicator_set const&) = delete;
   ~communicator_set() { communicator::close(all(), std::chrono::seconds(2)); }
-
-  /// @return the channels that the communicators serve
   [[nodiscard]] std::vector<channel> const& channels() const noexcept { return channels_; }
   /// @return a rank's endpoint of a channel; null when the rank is in another process, or NCCL does
   ///         not carry the channel
@@ -151,7 +149,6 @@ class communicator_set {
   [[nodiscard]] endpoint* receiver_of(int channel) const noexcept {
     return endpoint_of(channel, channels_[zbpp::detail::index(channel)].to);
   }
-  /// @return the number that a rank has in the communicator of a channel
   [[nodiscard]] int number_in(int channel, int rank) const noexcept {
     return members_of(channel).number_of(rank);
   }

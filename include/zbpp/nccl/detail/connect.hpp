@@ -58,7 +58,6 @@ struct pipeline_calls {
   asio::control& channel;
   asio::pipeline_ranks places = {};  ///< which ranks of the run are those of the pipeline
 
-  /// @return the rank of this process in its pipeline
   [[nodiscard]] int rank() const { return places.in_pipeline(channel.rank()); }
 };
 
@@ -94,7 +93,6 @@ class gathered_values {
   std::vector<std::size_t> next_;
 };
 
-/// @return the layout of the communicators that a rank uses
 [[nodiscard]] inline channel_layout layout_of(ranks_settings const& settings) noexcept {
   return settings.adopted != nullptr ? channel_layout::one_per_rank : settings.layout;
 }
@@ -123,7 +121,6 @@ inline void check_numbers(ranks_settings const& settings) {
       "most_ctas");
 }
 
-/// @return what ranks compare of their settings
 [[nodiscard]] inline std::vector<agreement_item> agreement_of(ranks_settings const& settings) {
   std::string shapes;
   for (auto const& edge : settings.edges) {
@@ -190,7 +187,6 @@ struct gpu_identity {
   std::array<char, 32> bus_id{};  ///< such as 0000:07:00.0; empty: not to be compared
   std::array<char, 240> host{};   ///< the name that people know, a line end, and more
 
-  /// @return whether NCCL takes both for one GPU
   [[nodiscard]] bool is_same(gpu_identity const& other) const noexcept {
     return bus_id == other.bus_id && host == other.host && bus_id.front() != '\0';
   }
@@ -231,7 +227,6 @@ static_assert(std::is_trivially_copyable_v<gpu_identity>);
 }
 
 /// Tells all ranks on which GPU each is; a collective call.
-/// @return by rank
 /// @throws cuda_error; nccl_error; the failure of the run
 [[nodiscard]] inline std::vector<gpu_identity> exchange_gpus(asio::control& run, int device) {
   int version = 0;

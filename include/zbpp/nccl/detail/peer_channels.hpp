@@ -323,7 +323,6 @@ class peer_receiver : public peer_end {
   /// @return whether none has them open
   bool take_back() const noexcept { return take_offer(slot_loan::over) || is_loan_over(); }
 
-  /// @return what the sender needs
   [[nodiscard]] peer_offer const& offer() const noexcept { return offer_; }
   /// @return whether what a sender has copied, by its answer, is what has arrived. Blocks.
   /// @throws cuda_error
@@ -449,9 +448,7 @@ class peer_sender : public peer_end {
 
   /// @return what the receiver is to compare
   [[nodiscard]] peer_answer const& answer() const noexcept { return answer_; }
-  /// @return the device of its stream
   [[nodiscard]] int device() const noexcept { return device_; }
-  /// @return the stream that copies
   [[nodiscard]] cuda::stream_ref copies() const { return copies_; }
 
   /// Enqueues the copy of a message, behind what the stream waits for.
@@ -567,7 +564,6 @@ class peer_set {
     if (both.receiver != nullptr) both.receiver->accept();
   }
 
-  /// @return whether copies carry a channel
   [[nodiscard]] bool carries(int channel) const noexcept { return at(channel).is_carried; }
   /// @return the end of the sender; null when it is in another process
   [[nodiscard]] peer_sender* sender_of(int channel) const noexcept {
@@ -577,7 +573,6 @@ class peer_set {
   [[nodiscard]] peer_receiver* receiver_of(int channel) const noexcept {
     return at(channel).receiver.get();
   }
-  /// @return how many channels of the run there are
   [[nodiscard]] int channels() const noexcept { return static_cast<int>(channels_.size()); }
   /// @return of how many channels the senders are here, each with a stream
   [[nodiscard]] int senders() const noexcept {

@@ -92,24 +92,19 @@ class ranks::executor : public asio::one_rank {
     });
   }
 
-  /// @return what the rank knows of the grid; null where the run is none
   [[nodiscard]] rank_grid* grid_of(int) noexcept {
     return groups_ == nullptr ? nullptr : &groups_->grid();
   }
-  /// @return the memory of the rank, on its device
   [[nodiscard]] arena make_memory(int) { return arena(settings_.memory(context().device())); }
-  /// @return the context in which the passes of the rank run
   [[nodiscard]] pass_context context_of(int, arena& buffers) noexcept {
     return pass_context(buffers, backend_kind::cuda, &context());
   }
   /// Makes the device of the rank current. @return what makes the one before current again
   [[nodiscard]] cuda::device_guard enter(int) { return cuda::device_guard(context().device()); }
-  /// @return the wakeup that is notified when a step fails
   [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
   /// Gets the rank ready for a run of steps.
   /// @param turn  of the step among those at once
   void start_run(std::size_t turn = 0) noexcept { steps_.start_run(turn); }
-  /// @return what follows the passes of the rank
   [[nodiscard]] pass_observer observer_of(int) noexcept { return steps_.observer(); }
 
   /// @return what carries the messages of this rank; the first time finds out together with the
@@ -208,7 +203,6 @@ class ranks::executor : public asio::one_rank {
   void run(std::vector<Engine>& engines, detail::transport& transport, step_status& status) {
     steps_.run(engines, at(transport), status);
   }
-  /// @return how many steps may be under way
   [[nodiscard]] int steps_at_once() const noexcept { return settings_.steps_at_once; }
   /// Issues a step, or replays it, behind those that are under way, and returns.
   /// @param turn  of the step among those at once

@@ -38,8 +38,6 @@ class replica_sums final : public gradient_sums {
   /// @throws cuda_error
   replica_sums(communicator_set& communicators, endpoint const& by, cuda::device_context& context)
       : communicators_(&communicators), by_(&by), context_(&context), made_(make_event()) {}
-
-  /// @return the stream on which sums run
   [[nodiscard]] cuda::stream_ref stream() const { return by_->messages; }
 
   /// Takes note of a stage. @throws cuda_error

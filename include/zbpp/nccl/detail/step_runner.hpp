@@ -261,7 +261,6 @@ class step_runner {
   void start_abort() noexcept {
     if (abort_thread_) abort_thread_->start();
   }
-  /// @return what puts steps on the device
   [[nodiscard]] step_launcher& steps() noexcept { return steps_; }
 
   /// Gets ready for a run of steps.
@@ -271,7 +270,6 @@ class step_runner {
     turns_[turn].progress.start_run();
     turn_ = turn;
   }
-  /// @return what follows the passes of the run
   [[nodiscard]] rank_pass_observer observer() noexcept {
     return {
         launcher_.observer_of(supervisor_.rank()),

@@ -218,7 +218,6 @@ class transport {
 
   /// Keeps the graph of a rank's steps, which has messages of the communicators and so goes before
   /// them.
-  /// @return the graph
   step_replay& replay_with(int rank, std::unique_ptr<step_replay> steps) noexcept {
     return *(ranks_[zbpp::detail::index(rank)].steps = std::move(steps));
   }
@@ -315,7 +314,6 @@ class transport {
 
   /// Has another object carry the states of gradients; it must outlive this one's use.
   void link_states(state_link& states) noexcept { states_ = &states; }
-  /// @return what carries them, where ranks agree
   [[nodiscard]] state_link& states() noexcept { return *states_; }
 
   /// Has another object add up the gradients of a rank over its replicas; it must outlive this
@@ -399,9 +397,7 @@ class transport {
         streams_, [](auto const& each) { return cudaStreamQuery(each.on) == cudaErrorNotReady; });
   }
 
-  /// @return the communicators that it uses
   [[nodiscard]] communicator_set& communicators() const noexcept { return *communicators_; }
-  /// @return the channels that copies carry
   [[nodiscard]] peer_set& peers() const noexcept { return *peers_; }
 
  private:
