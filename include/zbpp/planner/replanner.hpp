@@ -95,9 +95,7 @@ class replanner {
   /// Says that the plan that `after_step` gave cannot run, and why; the one before runs on.
   void refuse_plan(std::string const& why);
 
-  /// @return the plan that runs
   [[nodiscard]] plan const& current() const noexcept;
-  /// @return every switch so far
   [[nodiscard]] std::vector<plan_switch> const& switches() const noexcept;
   /// @return the costs that were last measured; of the first plan until then
   [[nodiscard]] problem const& costs() const noexcept;

@@ -79,7 +79,6 @@ class fusion {
 
   static constexpr int most_trials = 128;  ///< orders that may be simulated
 
-  /// @return how many orders were simulated
   [[nodiscard]] int trials() const noexcept { return most_trials - trials_; }
 
  private:
@@ -186,7 +185,6 @@ class pairing {
     return std::move(best_);
   }
 
-  /// @return how many orders were simulated
   [[nodiscard]] int trials() const noexcept { return most_trials_ - trials_; }
 
  private:

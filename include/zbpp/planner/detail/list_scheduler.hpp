@@ -595,7 +595,6 @@ class list_scheduler {
     return state_.stage(state_.rank(rank).stages.front()).limit;
   }
 
-  /// @return how many passes the last run placed
   [[nodiscard]] std::size_t placed() const noexcept {
     std::size_t sum = 0;
     for (auto const& row : rows_) sum += row.length;

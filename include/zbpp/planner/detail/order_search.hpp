@@ -175,7 +175,6 @@ class pass_nodes {
   /// @return what stands behind the last pass of a rank
   [[nodiscard]] int end_of(int rank) const noexcept { return passes_ + 2 + rank; }
 
-  /// @return when a pass ends
   [[nodiscard]] ticks done(int x) const noexcept {
     auto const& n = (*this)[x];
     return n.head + n.time;
@@ -354,9 +353,7 @@ class pass_network {
   }
 
   [[nodiscard]] int ranks() const noexcept { return problem_.ranks(); }
-  /// @return how many numbers of passes there are
   [[nodiscard]] std::size_t passes() const noexcept { return index(nodes_.passes()); }
-  /// @return the passes of all ranks, one row after another
   [[nodiscard]] std::vector<std::int32_t> const& row() const noexcept { return row_; }
   /// @return the positions of a rank: from `begin` to `end` - 1
   [[nodiscard]] int begin(int rank) const noexcept { return begin_[index(rank)]; }
@@ -367,14 +364,12 @@ class pass_network {
   [[nodiscard]] bool is_weight(int pass) const noexcept {
     return of(pass).kind == pass_kind::backward_weight;
   }
-  /// @return the pass whose output a pass waits for; `none` where there is none
   [[nodiscard]] int input(int pass) const noexcept {
     auto const by = of(pass).input;
     return by == 0 ? none : pass + by;
   }
   [[nodiscard]] ticks head(int pass) const noexcept { return nodes_[pass].head; }
   [[nodiscard]] ticks tail(int pass) const noexcept { return nodes_[pass].tail; }
-  /// @return when a pass ends
   [[nodiscard]] ticks done(int pass) const noexcept { return nodes_.done(pass); }
   /// @return when the input of a pass is there that another rank makes; 0 where none does
   [[nodiscard]] ticks arrival(int pass) const noexcept {
@@ -388,11 +383,9 @@ class pass_network {
   /// @return the longest of these times
   [[nodiscard]] ticks cost() const noexcept { return cost_; }
 
-  /// @return by how many bytes a pass lacks room at a position before its own
   [[nodiscard]] bytes lack(int pass, int position) const noexcept {
     return held_[index(position)] + of(pass).needed - room_[index(rank(pass))];
   }
-  /// @return what a pass adds to what its rank holds
   [[nodiscard]] bytes added(int pass) const noexcept { return of(pass).added; }
 
   /// Tells whether a pass may run before another that stands before it on its rank. Where the input

@@ -259,7 +259,6 @@ class plan_search {
   [[nodiscard]] ticks cost() const noexcept {
     return orders_ ? std::min(orders_->cost(), rules_.cost()) : rules_.cost();
   }
-  /// @return what the search took so far, in passes
   [[nodiscard]] double work() const noexcept { return all_work(); }
   [[nodiscard]] std::int64_t tries() const noexcept { return rules_.tries() + changes_; }
   /// @return the best schedule that rules make; there must be one

@@ -83,7 +83,6 @@ inline void check_budget(search_settings const& search) {
             std::to_string(search_settings::most_seconds));
 }
 
-/// @return the budget in passes
 [[nodiscard]] inline double passes_of(search_settings const& search) {
   return search.seconds * passes_per_second;
 }
@@ -93,7 +92,6 @@ inline void check_budget(search_settings const& search) {
   return time_of_lower_bound(problem) * 1e-9 * passes_per_second;
 }
 
-/// @return the settings with so large a share of the budget
 [[nodiscard]] inline search_settings share_of(search_settings search, double share) {
   search.seconds *= share;
   return search;

@@ -89,7 +89,6 @@ class v_block {
   [[nodiscard]] ticks start(std::size_t leg, int rank) const noexcept {
     return ranks_[index(rank)].at[leg];
   }
-  /// @return how long it takes
   [[nodiscard]] ticks time(std::size_t leg, int rank) const noexcept {
     return ranks_[index(rank)].time[leg];
   }
