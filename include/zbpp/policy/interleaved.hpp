@@ -66,7 +66,6 @@ struct interleaved_rule {
   bool fused = false;             ///< B and W run as BW
 };
 
-/// @return the microbatches of the largest group
 [[nodiscard]] constexpr int largest_group(int microbatches, int groups) noexcept {
   return (microbatches + groups - 1) / groups;
 }
