@@ -96,11 +96,9 @@ class adaptive_pipeline {
   /// @return the pipeline that runs now, to evaluate, save and resume; a step that may switch plans
   ///         makes another one
   [[nodiscard]] pipeline<Backend>& current() { return runner_->current(); }
-  /// @return every switch so far
   [[nodiscard]] std::vector<plan_switch> const& switches() const noexcept {
     return replanner_.switches();
   }
-  /// @return what decides
   [[nodiscard]] replanner const& planner() const noexcept { return replanner_; }
 
  private:

@@ -41,7 +41,6 @@ class buffer {
     if (piece != nullptr && --piece->references == 0) piece->owner->release(piece);
   }
 
-  /// @return whether it holds memory
   [[nodiscard]] explicit operator bool() const noexcept { return piece_ != nullptr; }
   /// @return the first byte; null when empty
   [[nodiscard]] std::byte* data() const noexcept {
@@ -98,7 +97,6 @@ class external_memory {
   void reset() noexcept {
     if (core_ != nullptr) std::exchange(core_, nullptr)->release_external(what_, size_);
   }
-  /// @return how many bytes it counts
   [[nodiscard]] bytes size() const noexcept { return core_ == nullptr ? 0 : size_; }
 
  private:
@@ -220,7 +218,6 @@ class arena {
   void note_peak(arena_usage const& before) noexcept { core_->note_peak(before); }
   /// Tells which pieces are in use: the same number as long as they stay the same.
   [[nodiscard]] std::uintptr_t mark_of_pieces() const noexcept { return core_->mark_of_pieces(); }
-  /// @return what is in use, and the most that was
   [[nodiscard]] arena_usage const& usage() const noexcept { return core_->usage(); }
 
  private:

@@ -36,7 +36,6 @@ struct data_type {
   std::uint8_t bits = 32;   ///< of one lane
   std::uint16_t lanes = 1;  ///< values in one element, as of a vector type
 
-  /// @return the bytes of one element
   [[nodiscard]] constexpr std::size_t size() const noexcept {
     return (std::size_t{bits} * lanes + 7) / 8;
   }
@@ -75,11 +74,9 @@ class array {
   /// @throws error (wrong_size) when the buffer holds none
   explicit array(buffer from);
 
-  /// @return the type of the elements
   [[nodiscard]] data_type type() const noexcept;
   /// @return the sizes of all dimensions, outermost first; empty for a single number
   [[nodiscard]] std::span<std::int64_t const> shape() const noexcept;
-  /// @return how many elements there are
   [[nodiscard]] std::int64_t count() const noexcept;
   /// @return the first element, aligned to 64 bytes
   [[nodiscard]] void* data() const noexcept;

@@ -140,7 +140,6 @@ class auto_pipeline {
   [[nodiscard]] pipeline<Backend>& current() {
     return adaptive_ ? adaptive_->current() : fixed_->current();
   }
-  /// @return every switch so far
   [[nodiscard]] std::vector<plan_switch> switches() const {
     return adaptive_ ? adaptive_->switches() : std::vector<plan_switch>{};
   }

@@ -200,9 +200,7 @@ class one_process {
     std::iota(ranks_.begin(), ranks_.end(), 0);
   }
 
-  /// @return the ranks that run here: all of them
   [[nodiscard]] std::span<int const> ranks() const noexcept { return ranks_; }
-  /// @return what carries their messages
   [[nodiscard]] static std::unique_ptr<in_process> make_transport(
       program const& program, traffic const& messages, problem const&) {
     return std::make_unique<in_process>(state_map(program), messages.channels());

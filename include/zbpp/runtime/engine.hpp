@@ -209,18 +209,13 @@ class engine {
   void set_captured(bool is_captured) noexcept { flows_.set_captured(is_captured); }
   /// @return whether the host has a part in optimizer steps, for an `optimizer` or by options
   [[nodiscard]] bool has_optimizer() const noexcept { return agreement_.part() != nullptr; }
-  /// @return whether it trains, or evaluates
   [[nodiscard]] bool is_training() const noexcept { return flows_.is_training(); }
   [[nodiscard]] arena& memory() const noexcept { return memory_->buffers; }
-  /// @return the number of the step
   [[nodiscard]] std::int64_t step() const noexcept { return step_; }
   /// @return what it has begun to run, for other processes to compare
   [[nodiscard]] detail::run_statement const& statement() const noexcept { return run_.stated; }
-  /// @return how many passes have run in this step
   [[nodiscard]] std::size_t passes_run() const noexcept { return traced_; }
-  /// @return start and end of each pass
   [[nodiscard]] std::span<timed_pass> trace() const noexcept { return trace_; }
-  /// @return the clock that the step runs by
   [[nodiscard]] PassObserver const& time() const noexcept { return observer_; }
   /// @return what went wrong here; its `exception` is null when nothing did
   [[nodiscard]] failure const& what_failed() const noexcept { return failure_; }

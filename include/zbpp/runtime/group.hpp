@@ -36,7 +36,6 @@ class group {
 
   /// @return which member this is, from 0
   [[nodiscard]] int place() const noexcept { return link_ == nullptr ? 0 : link_->place(); }
-  /// @return how many members there are
   [[nodiscard]] int size() const noexcept { return link_ == nullptr ? 1 : link_->size(); }
 
   /// Replaces values by their sums over all members.

@@ -41,7 +41,6 @@ class in_process {
     states_.bind(rank, wake);
   }
 
-  /// @return what carries the states of gradients between these ranks
   [[nodiscard]] state_link& states() noexcept { return states_; }
 
   /// Opens the next slot of a channel, `most` bytes large.

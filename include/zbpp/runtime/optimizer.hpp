@@ -156,8 +156,6 @@ class optimizer_ref {
     requires(!std::same_as<std::remove_const_t<Optimizer>, optimizer_ref>)
   explicit optimizer_ref(Optimizer& optimizer) noexcept
       : object_(&optimizer), calls_(&calls_of<Optimizer>) {}
-
-  /// @return whether there is one
   [[nodiscard]] explicit operator bool() const noexcept { return calls_ != nullptr; }
   /// @return how many layers it has; 0 where there is none
   [[nodiscard]] int layers() const { return calls_ == nullptr ? 0 : calls_->layers(object_); }
@@ -173,7 +171,6 @@ class optimizer_ref {
   void hold(pass_context ctx) const {
     if (calls_->hold != nullptr) calls_->hold(object_, ctx);
   }
-  /// @return whether `hold` does something
   [[nodiscard]] bool holds() const noexcept { return calls_ != nullptr && calls_->hold != nullptr; }
   /// Makes the last step final.
   void commit(pass_context ctx) const { calls_->commit(object_, ctx); }
@@ -184,12 +181,10 @@ class optimizer_ref {
   [[nodiscard]] bool is_tied(int layer) const {
     return calls_->is_tied != nullptr && calls_->is_tied(object_, layer);
   }
-  /// @return how many weights each tied layer has; 0 where there is none
   [[nodiscard]] std::int64_t tied_weights() const {
     bool const ties = calls_ != nullptr && calls_->is_tied != nullptr;
     return ties ? calls_->tied_weights(object_) : 0;
   }
-  /// @return whether each member of a tensor group has all of a layer
   [[nodiscard]] bool is_replicated(int layer) const {
     return calls_->is_replicated != nullptr && calls_->is_replicated(object_, layer);
   }
@@ -240,7 +235,6 @@ class optimizer_ref {
   [[nodiscard]] bool reads() const noexcept {
     return calls_ != nullptr && calls_->layer_size != nullptr;
   }
-  /// @return how many weights a layer has, where they can be read
   [[nodiscard]] std::int64_t layer_size(int layer) const {
     return calls_->layer_size(object_, layer);
   }

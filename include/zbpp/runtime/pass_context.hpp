@@ -58,7 +58,6 @@ class pass_context {
     return memory_->count_external(size, use);
   }
 
-  /// @return what kind of place this is
   [[nodiscard]] backend_kind kind() const noexcept { return kind_; }
   /// @return the backend's own handle; null on the host
   [[nodiscard]] void* native() const noexcept { return native_; }

@@ -164,7 +164,6 @@ class pipeline {
   /// Continues a training from where `state()` was taken.
   /// @throws error (bad_argument) when no training can have that state
   void resume(training_state const& state);
-  /// @return the plan it runs
   [[nodiscard]] plan const& planned() const noexcept { return plan_; }
   /// @return what the first rank here knows of its grid, for collective calls between two steps
   /// @throws as `failures`

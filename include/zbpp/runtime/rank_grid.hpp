@@ -29,8 +29,6 @@ class rank_grid {
   explicit rank_grid(
       grid_coordinates const& at, std::function<void(std::exception_ptr)> fail = {}) noexcept
       : at_(at), fail_(std::move(fail)) {}
-
-  /// @return where in the grid the rank is
   [[nodiscard]] grid_coordinates const& at() const noexcept { return at_; }
 
   /// @return the ranks that share the passes of a stage

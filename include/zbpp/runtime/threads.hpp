@@ -55,17 +55,12 @@ struct threads {
     /// @return the time of std::chrono::steady_clock
     [[nodiscard]] static ticks clock() noexcept;
 
-    /// Begins a pass. @return its start
     [[nodiscard]] ticks start(ticks, pass const&) const noexcept { return now(); }
-    /// Ends a pass. @return its end
     [[nodiscard]] ticks finish(ticks) const noexcept { return now(); }
-    /// @return when the rank goes on with what arrived
     [[nodiscard]] ticks reach(ticks) const noexcept { return now(); }
-    /// @return when a message that is sent now counts as arrived
     [[nodiscard]] ticks arrival_of_send(ticks transfer) const noexcept {
       return emulates_ ? now() + transfer : 0;
     }
-    /// @return whether that time has come
     [[nodiscard]] bool has_arrived(ticks arrival) const noexcept {
       return !emulates_ || now() >= arrival;
     }
@@ -94,15 +89,12 @@ class threads::executor : public one_process {
   executor& operator=(executor const&) = delete;
   ~executor();
 
-  /// @return the wakeup that is notified when a message arrives for a rank
   [[nodiscard]] wakeup* wakeup_of(int rank) noexcept {
     return &wakeups_[detail::index(std::int64_t{rank} * count_ / ranks_)].wake;
   }
-  /// @return what a rank knows of its grid; null where there is none
   [[nodiscard]] rank_grid* grid_of(int rank) { return settings_.place.grid_of(rank); }
   /// @return whether each rank has a thread of its own
   [[nodiscard]] bool waits_idle() const noexcept { return count_ == ranks_; }
-  /// @return whether the times of messages are recorded
   [[nodiscard]] bool records_messages() const noexcept { return settings_.records_messages; }
   /// Starts the clocks of all ranks.
   void start_run() noexcept { epoch_ = pass_observer::clock(); }

@@ -144,7 +144,6 @@ class arena_core {
   /// Takes memory for `size` bytes of pieces from the source.
   /// @throws std::bad_alloc
   void reserve(std::size_t size);
-  /// @return how much that is
   [[nodiscard]] static constexpr std::size_t reserved_for(std::size_t size) noexcept {
     return size == 0 ? 0 : size + size / 8 + smallest_chunk;
   }
@@ -167,7 +166,6 @@ class arena_core {
   /// Puts the free pieces of a device into the order in which they were made, so that a step like
   /// the one before finds each of them in the same place.
   void sort_free() noexcept;
-  /// @return what is in use, and the most that was
   [[nodiscard]] arena_usage const& usage() const noexcept { return usage_; }
 
   /// Releases the memory for one of its holders: the arena itself and every piece in use.

@@ -81,11 +81,8 @@ class enqueued_reduction {
 
   /// @return what this rank and its replicas ask for behind this step, once all sums are there
   [[nodiscard]] after_step asked() const noexcept { return asked_; }
-  /// @return whether the rank waits for a replica
   [[nodiscard]] bool is_awaited() const noexcept { return is_awaited_; }
-  /// @return that replica
   [[nodiscard]] int awaited_replica() const noexcept { return heard_; }
-  /// @return when that is over
   [[nodiscard]] static constexpr ticks awaited_until(ticks not_yet) noexcept { return not_yet; }
 
  private:

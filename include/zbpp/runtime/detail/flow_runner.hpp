@@ -190,17 +190,14 @@ class flow_runner {
     }
   }
 
-  /// @return an instruction as the program has it
   [[nodiscard]] instruction named(ready_instruction const& i) const noexcept {
     return {i.kind, chunks_[index(i.chunk)].common.stage, i.microbatch};
   }
-  /// @return the place of an instruction in the program
   [[nodiscard]] location place_of(ready_instruction const& i) const noexcept {
     auto const sent = named(i);
     return {rank_, position_of(i), sent.stage, sent.microbatch};
   }
   [[nodiscard]] rank_code const& code() const noexcept { return code_; }
-  /// @return where passes run
   [[nodiscard]] pass_context context() const noexcept { return context_; }
   [[nodiscard]] std::span<chunk_state> chunks() noexcept { return chunks_; }
 

@@ -82,7 +82,6 @@ class open_passes {
     }
     set_ = static_cast<std::uint8_t>(set_ & ~(bit(kind) | bit(pass_kind::backward)));
   }
-  /// @return whether everything was done
   [[nodiscard]] constexpr bool empty() const noexcept { return set_ == 0; }
 
  private:

@@ -87,7 +87,6 @@ class gradient_reduction {
 
   /// @return what this rank and its replicas ask for behind this step, once all sums are there
   [[nodiscard]] after_step asked() const noexcept { return asked_; }
-  /// @return whether replicas share the steps of stages
   [[nodiscard]] bool is_sharded() const noexcept { return is_sharded_; }
   /// @return the states of the gradients of a stage behind `finish`, where ranks agree on steps
   /// that

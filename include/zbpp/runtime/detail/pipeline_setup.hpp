@@ -65,11 +65,9 @@ void check_replicas(
 [[nodiscard]] after_step most_asked(group& replicas, after_step asked);
 
 /// @param devices  by rank: those on one hand messages over; none: no two ranks share one
-/// @return the plan
 /// @throws error (refused_program) with every fault that `verify` finds
 [[nodiscard]] plan const& verified(plan const& planned, std::span<int const> devices);
 
-/// @return references to the stages of a container, in their order
 template <class Stages>
 [[nodiscard]] std::vector<stage_ref> refer_to(std::remove_reference_t<Stages>& stages) {
   std::vector<stage_ref> given;

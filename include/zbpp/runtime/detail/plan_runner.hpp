@@ -124,7 +124,6 @@ class plan_runner {
     if (current().planned().schedule() != planned.schedule()) run(planned);
     runs_count_ = true;
   }
-  /// @return whether there is a pipeline
   [[nodiscard]] bool is_running() const noexcept { return pipeline_ != nullptr; }
   /// @return whether the plan of the moment is one for another number of microbatches
   [[nodiscard]] bool runs_count() const noexcept { return runs_count_; }

@@ -158,12 +158,10 @@ class step_agreement {
   [[nodiscard]] std::int64_t last_over() const noexcept {
     return was_unagreed_ ? report_.step - 1 : report_.step;
   }
-  /// @return what the next step depends on
   [[nodiscard]] training_state const& state() const noexcept { return state_; }
   /// @return what all ranks need alike in the step that has begun
   /// @throws what `learning_rate` does
   [[nodiscard]] step_terms terms();
-  /// @return by what the loss of this step is multiplied
   [[nodiscard]] double const& loss_scale() const noexcept { return state_.loss_scale; }
 
  private:

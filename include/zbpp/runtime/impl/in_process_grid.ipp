@@ -183,7 +183,6 @@ class in_process_link final : public group_link {
     std::scoped_lock const lock(own_.guard);
     return queues_[index(from_)].empty();
   }
-  /// @return what it waits for
   [[nodiscard]] std::string text() const {
     return "in the " + name() + " " + name_of(place()) + " " + to_string(made_) +
            " and waits for " + name_of(from_);
