@@ -95,7 +95,6 @@ class layer_sequence {
     for (auto const& each : layers_) inputs = each(inputs);
     return inputs;
   }
-  /// @return the parameters of all layers, in order
   [[nodiscard]] tensors parameters() const;
   [[nodiscard]] module_list modules() const;
   /// @return the parameters of all layers, then the buffers, by their names in the model: what a

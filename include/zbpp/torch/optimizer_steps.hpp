@@ -110,8 +110,6 @@ class optimizer_steps {
   }
 
   [[nodiscard]] Optimizer& libtorch() const noexcept { return *optimizer_; }
-
-  /// @return how many parameters there are, in all groups
   [[nodiscard]] int layers() const noexcept { return static_cast<int>(parameters_.size()); }
   /// Writes the states of the gradients.
   /// @throws error (bad_argument) when parameters were added to the optimizer or replaced, or tied
@@ -185,7 +183,6 @@ class optimizer_steps {
   [[nodiscard]] bool is_tied(int layer) const noexcept {
     return parameters_[static_cast<std::size_t>(layer)].is_tied;
   }
-  /// @return how many weights each tied parameter has; 0 where there is none
   [[nodiscard]] std::int64_t tied_weights() const noexcept { return tied_weights_; }
   /// Copies the gradients of the tied parameters, one after another.
   void read_tied(std::span<float> copy, pass_context) {
@@ -213,7 +210,6 @@ class optimizer_steps {
       gradient.copy_(at::from_blob(const_cast<float*>(sum.data()), each.value.sizes(), at::kFloat));
     }
   }
-  /// @return how many weights a parameter has
   [[nodiscard]] std::int64_t layer_size(int layer) const {
     return parameters_[static_cast<std::size_t>(layer)].value.numel();
   }

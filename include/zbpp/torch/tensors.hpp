@@ -76,7 +76,6 @@ struct zbpp::serializer<zbpp::torch::edge_tensors> {
   using edge_tensors = zbpp::torch::edge_tensors;
   using header = zbpp::torch::detail::tensor_header;
 
-  /// @return the bytes of all tensors
   static std::size_t size(edge_tensors const& from) {
     return static_cast<std::size_t>(zbpp::torch::edge_size(from.values));
   }

@@ -248,7 +248,6 @@ class keeping_hook : public autograd::FunctionPostHook {
     node_->release_variables();
     return passed_on;
   }
-  /// @return the gradients, one for each edge
   [[nodiscard]] std::vector<at::Tensor>& kept() noexcept { return kept_; }
 
  private:

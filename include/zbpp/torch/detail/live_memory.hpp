@@ -19,8 +19,6 @@ namespace zbpp::torch::detail {
 class live_memory {
  public:
   live_memory() : guard_(c10::DebugInfoKind::PROFILER_STATE, counts_) {}
-
-  /// @return bytes made and not freed
   [[nodiscard]] std::int64_t bytes() const noexcept { return counts_->bytes; }
   /// @return the most that they were
   [[nodiscard]] std::int64_t peak() const noexcept { return counts_->peak; }

@@ -41,7 +41,6 @@ class generator_states {
   /// Gives the generators these states.
   void write() const;
 
-  /// @return whether both are the same states of the same generators
   friend bool operator==(generator_states const& a, generator_states const& b);
 
  private:
