@@ -57,7 +57,7 @@ enum class wait_cause : std::uint8_t { none, message, host, optimizer };
 
 [[nodiscard]] std::string_view to_string(wait_cause cause) noexcept;
 
-/// Is a pass, or a pair, of the critical path: it began `waited` after the end of the one before it
+/// A pass, or a pair, of the critical path: it began `waited` after the end of the one before it
 /// in the path.
 struct critical_pass {
   int rank = 0;
@@ -69,7 +69,7 @@ struct critical_pass {
   ticks waited = 0;   ///< before its start, for `cause`
   wait_cause cause = wait_cause::none;
   ticks sent_late = 0;   ///< of `waited`: until the message was sent
-  ticks taken_late = 0;  ///< of `waited`: behind its arrival
+  ticks taken_late = 0;  ///< of `waited`: after its arrival
 
   friend bool operator==(critical_pass const&, critical_pass const&) = default;
 };

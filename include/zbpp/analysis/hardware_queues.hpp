@@ -2,7 +2,7 @@
 //
 // How many hardware queues a device needs so that what a program enqueues cannot deadlock. A
 // queue takes the work of its streams in the order in which the host has issued it, so a transfer
-// that waits for its other end holds up whatever stands behind it, passes included.
+// that waits for its other end holds up whatever stands after it, passes included.
 #pragma once
 
 #include <zbpp/analysis/diagnostic.hpp>

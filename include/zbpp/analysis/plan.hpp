@@ -31,8 +31,7 @@ class plan {
       zbpp::schedule schedule,
       lower_options const& options = {});
 
-  /// Takes a program that the caller made from the schedule. A pipeline verifies it before it
-  /// runs.
+  /// Takes a program that the caller made from the schedule. A pipeline verifies it before it runs.
   /// @throws as above; (bad_argument) when the program is not one for the problem
   plan(std::string policy, zbpp::problem problem, zbpp::schedule schedule, zbpp::program program);
 

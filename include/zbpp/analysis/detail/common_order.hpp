@@ -17,7 +17,7 @@
 namespace zbpp::detail {
 
 /// Runs a program without times, in rounds: first at most one pass of every rank, then the sends
-/// behind them, one after another. Each receive is put where its rank stands at the send. So the
+/// after them, one after another. Each receive is put where its rank stands at the send. So the
 /// two ends of every message are neighbours in the order of the run, of which each row is a part,
 /// and no queue can hold up another.
 class common_order {
@@ -76,7 +76,7 @@ class common_order {
     return true;
   }
 
-  // What stands behind it, sends above all.
+  // What stands after it, sends above all.
   bool follow(int rank) {
     auto const begin = next_[index(rank)];
     for (; !has_ended(rank) && !may_wait(current(rank)); ++next_[index(rank)])

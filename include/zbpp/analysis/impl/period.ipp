@@ -47,7 +47,7 @@ class step_paths {
     put_in_sequence(schedule, problem);
   }
 
-  /// Is a `step_walk`. @complexity O(passes)
+  /// A `step_walk`. @complexity O(passes)
   void walk(std::vector<path_end>& ranks, std::vector<int> const& fractions) {
     auto const is_later = [&](path_end const& a, path_end const& b) {
       if (b.source == path_end::nowhere || a.time != b.time)

@@ -209,7 +209,7 @@ class steps_walk {
   std::vector<int> first_stages_;       // by rank
   std::vector<agreement_times> times_;  // by rank
   std::vector<bool> is_late_;           // by rank, whether it validates the step before
-  int holding_ = none;                  // the rank behind those that go on
+  int holding_ = none;                  // the rank after those that go on
   bool is_last_ = false;
   int steps_ = 0;
   std::vector<ticks> clocks_;

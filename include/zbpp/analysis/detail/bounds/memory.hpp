@@ -24,8 +24,7 @@ class release_time {
   /// @param end_of_b, end_of_w  called with a number, give the least end of that B or W; they
   /// ascend
   /// @return the least time, over how many B there are, at which they and the W they leave
-  /// necessary
-  ///         have ended
+  ///         necessary have ended
   /// @complexity O(1) on average
   template <class EndOfB, class EndOfW>
   [[nodiscard]] ticks before_forward(std::int64_t n, EndOfB end_of_b, EndOfW end_of_w) {

@@ -181,7 +181,7 @@ class rank_windows {
     return earlier.then(rest).end;
   }
 
-  // Passes of `other` that would have to start too late behind a pass of `line` come before it.
+  // Passes of `other` that would have to start too late after a pass of `line` come before it.
   void compare(int line, int other) {
     int passes = 0;
     for (int n = 0; n < microbatches_; ++n) {

@@ -48,8 +48,7 @@ struct stage_terms {
   /// nothing
   [[nodiscard]] bytes need(std::int64_t n) const noexcept { return n * held - room; }
   /// @return how many B of an earlier stage of the rank must come before F number `n` when only `b`
-  /// B
-  ///         of this stage and those between do
+  ///         B of this stage and those between do
   /// @param held_there  `held` of the earlier stage
   [[nodiscard]] std::int64_t backwards_with(
       std::int64_t n, std::int64_t b, bytes held_there) const noexcept {
