@@ -37,7 +37,7 @@ class listener;
 
 }  // namespace detail
 
-/// Is the failure of the run as it is thrown where this rank waits for another one within a pass. A
+/// The failure of the run as it is thrown where this rank waits for another one within a pass. A
 /// pass that throws it adds nothing to the failures of the run.
 class run_failure final : public error {
  public:
@@ -139,7 +139,7 @@ class control {
   ///         when ranks make different calls
   std::vector<blob> collect(collective kind, std::span<std::byte const> part = {}, int root = 0);
 
-  /// Tells all ranks what this one asks for behind a step, and does not block; `decision` follows.
+  /// Tells all ranks what this one asks for after a step, and does not block; `decision` follows.
   /// @throws the failure of the run
   void propose(after_step next);
   /// Blocks until all ranks have proposed something for that step.

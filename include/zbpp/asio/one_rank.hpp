@@ -52,7 +52,7 @@ class progress_observer {
   void begin(instruction const& next) const noexcept {
     board_->enter(progress_phase::between, next);
   }
-  /// Notes that a step of a run begins, the next one or the same one anew.
+  /// Notes that a step of a run begins, the next one or the same one again.
   void begin_step(bool is_next) const noexcept { board_->begin_attempt(is_next); }
   [[nodiscard]] ticks reach(ticks) const noexcept { return now(); }
   /// @return when something was, since the step began; below 0 before
@@ -77,7 +77,7 @@ template <class Engine>
   return {peer, wait_kind::instruction, static_cast<std::uint8_t>(engine.at()->kind)};
 }
 
-/// Is the base of an executor with one rank in this process. An executor adds a transport and
+/// The base of an executor with one rank in this process. An executor adds a transport and
 /// `wakeup_of`, and `run`, which does this around its loop:
 ///
 /// ```cpp
@@ -122,7 +122,7 @@ class one_rank {
   [[nodiscard]] bool shares_losses() const noexcept { return shares_losses_; }
   /// Gives them to all ranks; blocks until those of the last stage's rank are here.
   void share_losses(std::span<double> losses, int from) { supervisor_.share(losses, from); }
-  /// Tells all ranks what this one asks for behind a step; does not block.
+  /// Tells all ranks what this one asks for after a step; does not block.
   void propose(after_step next) { supervisor_.channel().propose(next); }
   [[nodiscard]] after_step decision() { return supervisor_.channel().decision(); }
   /// Blocks until all ranks know all failures, and adds those of the others.

@@ -121,7 +121,7 @@ class progress_board {
     wait({});
     enter(progress_phase::between);
   }
-  /// Begins the step after the one that stands there, or that one anew.
+  /// Begins the step after the one that stands there, or that one again.
   void begin_attempt(bool is_next) noexcept {
     begin_step(step_.load(std::memory_order_relaxed) + (is_next ? 1 : 0));
   }

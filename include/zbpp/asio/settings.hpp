@@ -48,10 +48,10 @@ struct tcp_settings {
   int send_buffer = 0;     ///< of the kernel, in bytes; 0 leaves it to the kernel
   int receive_buffer = 0;  ///< of the kernel, in bytes; 0 leaves it to the kernel
   /// Whether the results of steps and evaluations have the losses on all ranks, and not only on
-  /// that of the last stage. Then all ranks wait behind each step for its losses, and for the norm
+  /// that of the last stage. Then all ranks wait after each step for its losses, and for the norm
   /// where they agree on steps. All ranks need the same.
   bool share_losses = false;
-  /// Is called on the thread that runs the rank, with its number, before its stages warm up: as
+  /// Called on the thread that runs the rank, with its number, before its stages warm up: as
   /// `threads::on_thread_start`.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Whether `step_result::messages` says when messages were sent, arrived and were taken. All

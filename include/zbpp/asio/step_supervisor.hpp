@@ -104,7 +104,7 @@ class step_supervisor {
   std::int32_t pipeline_;
   rank_call announced_;  // the last one
   failure_calls calls_;
-  // Whether this rank knows that the run has failed. `look` reads it behind the handlers, when
+  // Whether this rank knows that the run has failed. `look` reads it after the handlers, when
   // another thread may be the I/O thread: whoever sees it set sees the step failed.
   std::atomic<bool> is_informed_{false};
   std::int64_t steps_ = 0;

@@ -192,7 +192,7 @@ inline std::size_t encode(message_frame const& f, std::byte* to) noexcept {
 namespace net = ::boost::asio;
 using ::boost::system::error_code;
 
-/// Is a socket without the costs of a type-erased executor.
+/// A socket without the costs of a type-erased executor.
 using tcp_socket = net::basic_stream_socket<net::ip::tcp, net::io_context::executor_type>;
 
 /// Takes a connection over from its type-erased executor, and has it behave. Call only on the I/O
@@ -563,7 +563,7 @@ class outgoing {
   void on_writable() { pump(); }
 
  private:
-  // A message as small as this is put behind its header rather than written from where it is.
+  // A message as small as this is put after its header rather than written from where it is.
   static constexpr std::size_t most_copied = 256;
 
   struct entry {
@@ -820,7 +820,7 @@ class incoming {
   // Gives a block back to the I/O thread. Returns whether the sender has to be told.
   bool let_go(entry& place) noexcept {
     boxes_.push(std::move(place.box));
-    // Release: the I/O thread that sees that there is room fills the entry anew.
+    // Release: the I/O thread that sees that there is room fills the entry again.
     place.is_full.store(false, std::memory_order_release);
     return given_.supply();
   }

@@ -79,7 +79,7 @@ inline void attach(
 // A rank's side of a run, the same on every rank: it is let in, takes part in collectives, reports
 // what goes wrong here, and learns what went wrong first.
 
-/// Is the client end of the control connection of one rank: joins, reports local failures, and
+/// The client end of the control connection of one rank: joins, reports local failures, and
 /// receives rank 0's verdict. Rank 0 has one too, without a socket. Used on the I/O thread alone.
 class client final : public connection_owner {
  public:
@@ -211,7 +211,7 @@ class client final : public connection_owner {
     return std::move(outcome->parts);
   }
 
-  /// Tells rank 0 what this rank asks for behind a step; `decision` gives what comes of it.
+  /// Tells rank 0 what this rank asks for after a step; `decision` gives what comes of it.
   void propose(after_step next) {
     decision_.reset();
     has_proposed_ = true;

@@ -61,7 +61,7 @@ enum class control_kind : std::uint8_t {
   stop,       ///< rank_failure: the first of the run
   all_informed,  ///< nothing; every rank knows of the failure, as far as it can be reached
   verdict,       ///< failures: all of the run, the first one first
-  propose,       ///< to rank 0: after_step, what the rank asks for behind a step
+  propose,       ///< to rank 0: after_step, what the rank asks for after a step
   decide,        ///< after_step: the most that a rank has asked for
   begin,         ///< to rank 0: rank_call of a pipeline that begins to run
   leave,         ///< to rank 0: number of a pipeline (32 bits); the sender has destroyed it
@@ -290,7 +290,7 @@ template <class Number>
 
 class control_connection;
 
-/// Is told what a control connection receives. Neither call may throw anything but `error`, which
+/// Told what a control connection receives. Neither call may throw anything but `error`, which
 /// ends the connection.
 class connection_owner {
  public:

@@ -40,7 +40,7 @@ struct piece_frame {
 };
 static_assert(sizeof(piece_frame) == 16);
 
-/// Is the end of one member of such a connection.
+/// The end of one member of such a connection.
 ///
 /// What is sent waits here until the kernel takes it. As many pieces as `most_waiting` arrive ahead
 /// of `take`; then the kernel holds back the other member. Memory is used again, and that of a size

@@ -49,7 +49,7 @@ enum class link_purpose : std::uint8_t {
   data = 2,     ///< one channel's messages
 };
 
-/// Is the version of the handshake that this build speaks; both ends need the same.
+/// The version of the handshake that this build speaks; both ends need the same.
 inline constexpr std::uint32_t handshake_version = 1;
 
 namespace net = ::boost::asio;

@@ -85,8 +85,7 @@ class collective_round : public round<collective_call> {
   }
 
   /// @return who made which collective call within the same call of the user, when these are not
-  /// the
-  ///         same; else empty
+  ///         the same; else empty
   [[nodiscard]] std::string mismatch() const {
     std::string text;
     std::optional<std::pair<collective, int>> first;
@@ -156,7 +155,7 @@ class collective_round : public round<collective_call> {
   std::uint64_t number_ = 0;
 };
 
-// What ranks ask for behind a step, as rank 0 collects it: one round for each step, and no rank
+// What ranks ask for after a step, as rank 0 collects it: one round for each step, and no rank
 // begins the next round before it knows what came of the last.
 
 /// Collects the proposals of all ranks.

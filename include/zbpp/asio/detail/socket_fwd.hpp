@@ -26,7 +26,7 @@ namespace zbpp::asio::detail {
 using accepted_socket =
     ::boost::asio::basic_stream_socket<::boost::asio::ip::tcp, ::boost::asio::any_io_executor>;
 
-/// Is called on the I/O thread when a channel cannot be used any more, and with why. It must not
+/// Called on the I/O thread when a channel cannot be used any more, and with why. It must not
 /// throw, and must not call what may not be called from a handler.
 using lost_handler = std::function<void(int channel, std::string why)>;
 

@@ -127,14 +127,14 @@ class tcp_transport {
   static void discard(int /*channel*/, std::int32_t /*count*/) noexcept {}
   /// Does nothing: no peer waits for it.
   static void end_step(int /*rank*/) noexcept {}
-  /// Begins the next step, or the same one anew: as `drain`.
+  /// Begins the next step, or the same one again: as `drain`.
   /// @return false while something that was sent has not left
   [[nodiscard]] bool begin_step(int rank);
 
   /// Wakes the engine; for a step that failed.
   void abort() noexcept { notify(wake_); }
 
-  /// Releases all messages, closes all slots and starts counting anew. Messages of the peers' next
+  /// Releases all messages, closes all slots and starts counting again. Messages of the peers' next
   /// step that are there already stay. Where something is not flushed the step has failed: from
   /// then on nothing is read or written, and the connections stay open until `close`, so that the
   /// peers can learn why before they notice.

@@ -101,9 +101,8 @@ ZBPP_INLINE tcp_transport::~tcp_transport() {
   }
   own.non_blocking(true, failure);
   if (!failure) own.set_option(net::ip::tcp::no_delay(true), failure);
-  // Messages go one way only, so nothing carries the acknowledgements; those that the kernel
-  // sends at once would delay the reader of each message. A kernel that refuses is as good, but
-  // slower.
+  // Messages go one way only, so nothing carries the acknowledgements; those that the kernel sends
+  // at once would delay the reader of each message. A kernel that refuses is as good, but slower.
   int const off = 0;
   if (!failure) ::setsockopt(own.native_handle(), IPPROTO_TCP, TCP_QUICKACK, &off, sizeof(off));
   if (!failure && settings.send_buffer > 0)
