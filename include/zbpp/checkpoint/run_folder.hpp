@@ -46,7 +46,7 @@ class process_group {
   /// @return what each process gave, in the same order everywhere
   [[nodiscard]] virtual std::vector<std::vector<std::byte>> all_gather(
       std::span<std::byte const> own);
-  /// Is called between pieces of long work; throws when another process has failed.
+  /// Called between pieces of long work; throws when another process has failed.
   virtual void check() {}
 };
 

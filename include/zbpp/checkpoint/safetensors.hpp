@@ -42,7 +42,7 @@ enum class number_type : std::uint8_t {
 
 namespace detail {
 
-/// Is what the format has of a type.
+/// What the format has of a type.
 struct type_entry {
   std::string_view name;
   std::size_t size;  // bytes
@@ -143,7 +143,7 @@ struct stored_array {
   std::uint64_t end = 0;
 };
 
-/// Is what the header of a file says.
+/// What the header of a file says.
 struct stored_header {
   std::map<std::string, stored_array> arrays;
   std::map<std::string, std::string> metadata;
@@ -163,7 +163,7 @@ struct file_record {
   friend bool operator==(file_record const&, file_record const&) = default;
 };
 
-/// Is a file that is open for reading.
+/// A file that is open for reading.
 class stored_file {
  public:
   /// Opens a file and reads its header.

@@ -27,7 +27,7 @@ class descriptor {
   int number_;
 };
 
-/// Is a regular file that is open for reading. A pipe is not waited for, and no more is read than
+/// A regular file that is open for reading. A pipe is not waited for, and no more is read than
 /// the caller has room for.
 class regular_file {
  public:
