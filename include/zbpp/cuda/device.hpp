@@ -60,12 +60,12 @@ struct device {
   /// How many steps `pipeline::step_async` lets be under way: each but the first is issued while
   /// others run.
   int steps_at_once = 1;
-  /// Is called on each thread that issues passes, one per device, as `threads::on_thread_start`.
+  /// Called on each thread that issues passes, one per device, as `threads::on_thread_start`.
   /// With one device that is the thread that makes the pipeline.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Where arenas take their memory from; the source outlives all buffers.
   memory_source (*memory)(int device) = device_memory;
-  /// Is told, in a line, which devices' copies go by way of the host although they reach each
+  /// Told, in a line, which devices' copies go by way of the host although they reach each
   /// other, and why; on the thread that makes the pipeline.
   std::function<void(std::string const& line)> on_fallback = {};
 
@@ -156,7 +156,7 @@ class device::executor : public one_process {
     if (!status.has_failed()) try_for(engines.front(), [&] { launcher_.collect(engines); });
     if (status.has_failed()) synchronize(transport);
   }
-  /// Issues a step, or replays it, behind those that are under way, and returns.
+  /// Issues a step, or replays it, after those that are under way, and returns.
   /// @param turn  of the step among those at once
   template <class Engine>
   void start(

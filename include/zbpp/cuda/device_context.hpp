@@ -101,7 +101,7 @@ class device_context {
     passes_ = 0;
     begin_step();
   }
-  /// Begins a step, or the same one anew: forgets the losses and times of before.
+  /// Begins a step, or the same one again: forgets the losses and times of before.
   void begin_step() noexcept {
     auto& own = reports_[turn_];
     if (std::exchange(own.has_pending, false)) std::ranges::fill(own.pending, nullptr);

@@ -23,7 +23,7 @@
 namespace zbpp::cuda {
 
 /// The most hardware queues that CUDA gives a process on a device. In a queue a stream that waits
-/// holds up those behind it.
+/// holds up those after it.
 /// @source CUDA C++ Programming Guide, CUDA Environment Variables, CUDA_DEVICE_MAX_CONNECTIONS
 inline constexpr int most_device_connections = 32;
 
@@ -122,7 +122,7 @@ inline std::vector<device_needs> device_needs_of(
     ++needs.events;  // at the end of a run
     if (zbpp::detail::has_pairs(code.instructions(rank))) {
       ++needs.streams;
-      needs.events += 2;  // in front of a pair and behind it
+      needs.events += 2;  // in front of a pair and after it
     }
     needs.slots += slots[zbpp::detail::index(rank)];
   }

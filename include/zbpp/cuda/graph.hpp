@@ -39,9 +39,8 @@ class graph_cache {
   ///
   /// @param key       identifies the work, such as by the kind of the pass and its microbatch
   /// @param pointers  all device memory that the work uses and that may differ from step to step
-  /// @throws what `enqueue` throws, in which case nothing is kept or run; error (bad_argument)
-  ///         when the stream is being captured already, or the pass does not run on a GPU;
-  ///         cuda_error
+  /// @throws what `enqueue` throws, in which case nothing is kept or run; error (bad_argument) when
+  ///         the stream is being captured already, or the pass does not run on a GPU; cuda_error
   template <class Enqueue>
     requires std::is_invocable_v<Enqueue&, stream_ref>
   void run(

@@ -14,8 +14,7 @@ namespace zbpp::cuda {
 /// `optimizer`. Make it while the device of its layers is current. In an `update(ctx)` that is to
 /// be replayed, `step(ctx)` steps by the rates that `set_schedule` has put in device memory.
 /// @tparam Launcher  `Launcher::run(stream, rows, layers)` launches a row function, which may
-/// change
-///                   the weights and gradients of these layers
+///                   change the weights and gradients of these layers
 template <class Launcher>
 class basic_adamw : public detail::layer_optimizer<detail::adamw_rule, Launcher> {
  public:

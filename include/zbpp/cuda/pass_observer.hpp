@@ -43,7 +43,7 @@ class pass_observer {
   /// Refuses what the last pass has done to a capture of the step.
   /// @throws error (wrong_flow); cuda_error
   void check_pass() const { context_->check_capture(); }
-  /// Begins a step of a run, the next one or the same one anew.
+  /// Begins a step of a run, the next one or the same one again.
   void begin_step(bool /*is_next*/) const noexcept { context_->begin_step(); }
   /// Waits for what the passes of the step leave behind, and reads it: losses, and times if they
   /// are measured.

@@ -43,7 +43,7 @@ struct rank_device {
 ///         not run on a GPU, or while its work is captured; cuda_error
 [[nodiscard]] inline float* loss_slot(microbatch const& mb, pass_context const& ctx);
 /// States the loss of a microbatch where a library has computed it: enqueues a copy of the value
-/// behind the work of the pass, which the next pass waits for.
+/// after the work of the pass, which the next pass waits for.
 /// @param on_device  one float in device memory
 /// @throws error (wrong_flow) when this is not the last stage; (bad_argument) when the pass does
 ///         not run on a GPU, or while its work is captured; cuda_error

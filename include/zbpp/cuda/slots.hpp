@@ -90,7 +90,7 @@ class slot_ring {
   [[nodiscard]] bool is_used() const noexcept { return !needs_.edges.empty(); }
   /// @return the sender and the receiver
   [[nodiscard]] channel const& ends() const noexcept { return needs_.ends; }
-  /// Releases all memory and starts counting anew.
+  /// Releases all memory and starts counting again.
   void drain() noexcept {
     for (auto& s : slots_) s.parts.clear();
     opened_ = 0;

@@ -51,7 +51,7 @@ class copy_pattern {
     for (std::size_t at = 0; at < size_; at += piece_)
       check(cudaMemsetAsync(to + at, values_[at / piece_], std::min(piece_, size_ - at), on));
   }
-  /// @return whether memory of the device of a stream holds it, behind what was enqueued; blocks
+  /// @return whether memory of the device of a stream holds it, after what was enqueued; blocks
   /// @throws cuda_error
   [[nodiscard]] bool is_in(std::byte const* memory, stream_ref on) const {
     pinned<unsigned char> const found(size_);

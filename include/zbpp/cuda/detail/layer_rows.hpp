@@ -19,7 +19,7 @@
 
 namespace zbpp::cuda::detail {
 
-/// Is a float whose products are never fused with sums, so that steps have the same bits in every
+/// A float whose products are never fused with sums, so that steps have the same bits in every
 /// kernel, and on the host.
 struct exact {
   float value;

@@ -29,7 +29,7 @@ namespace zbpp::cuda::detail {
 /// Hands messages over, or copies them from the sender's memory into the receiver's slots.
 ///
 /// For the host a message has arrived once its sender has issued it: `take` enqueues the copy,
-/// behind the pass that made the message and behind the passes that used the slot's memory before,
+/// after the pass that made the message and after the passes that used the slot's memory before,
 /// and makes the receiver's next pass wait for it. The sender's memory is free again once a later
 /// message shows that the receiver has consumed this one; what the sender issues from then on waits
 /// for that later message, and so for the copy. At the end of a step it waits for the copies.
@@ -142,7 +142,7 @@ class p2p_transport {
       if (l->slots.ends().to == rank) notify(sender(*l).wake);
   }
 
-  /// Begins the next step of a rank, or the same one anew: releases what it sent, for use behind
+  /// Begins the next step of a rank, or the same one again: releases what it sent, for use after
   /// the copies of it, and counts from 0 what it sends and receives.
   /// @return false while a receiver still has messages to take or discard; the rank is notified
   ///         when that has ended its step
@@ -261,7 +261,7 @@ class p2p_transport {
     std::uint32_t sent_before = 0;  // this step
     // How many messages were taken or discarded. It is written by the receiver alone.
     alignas(64) std::atomic<std::uint32_t> consumed{0};
-    // Behind the last copy of this step; the sender may look once all messages are consumed.
+    // After the last copy of this step; the sender may look once all messages are consumed.
     event const* last_copy = nullptr;
     // Touched by the receiver alone.
     std::uint32_t received_before = 0;  // this step

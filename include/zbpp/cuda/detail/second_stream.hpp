@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The stream on which the second pass of a pair runs beside the first one: it leaves the rank's
-// stream in front of the pair and comes back behind it.
+// stream in front of the pair and comes back after it.
 #pragma once
 
 #include <zbpp/cuda/detail/driver_api.hpp>
@@ -53,7 +53,7 @@ class second_stream {
     first.record(forked_);
     view().wait(forked_);
   }
-  /// Lets what stands behind the pair wait for it.
+  /// Lets what stands after the pair wait for it.
   /// @throws cuda_error
   void join(stream_ref first) const {
     view().record(joined_);

@@ -191,7 +191,7 @@ class step_graph {
     return is_warm ? step_way::capture : step_way::issue;
   }
 
-  /// Launches a step behind what callers have enqueued, and marks its end; captures it first,
+  /// Launches a step after what callers have enqueued, and marks its end; captures it first,
   /// unless it is a replay. Its work is what is enqueued on the streams of `order`, and on those
   /// that wait for them and that they wait for, as channels do.
   /// @param issue   enqueues the step and destroys what is left of it on the host; returns false
