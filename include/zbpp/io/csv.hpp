@@ -30,7 +30,7 @@ namespace zbpp {
 
 /// Says how a schedule or program is written. Pairs are always written as such.
 struct csv_options {
-  bool overlap = false;  ///< as a pair `(0F7;7B3)OVERLAP_F_B` each F and the BW right behind it of
+  bool overlap = false;  ///< as a pair `(0F7;7B3)OVERLAP_F_B` each F and the BW right after it of
                          ///< another stage and another microbatch, as DualPipeV pairs them
   /// As PyTorch's runtime takes it. A schedule is its form `compute_only`, a program
   /// `compute_comms`: with what it wants besides, and without steps and tied gradients, which are

@@ -13,7 +13,7 @@
 
 namespace zbpp {
 
-/// Is a part of the time of a rank.
+/// A part of the time of a rank.
 struct rank_span {
   int rank = 0;
   ticks start = 0;

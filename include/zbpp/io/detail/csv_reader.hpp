@@ -30,7 +30,7 @@
 
 namespace zbpp::detail {
 
-/// What stands behind the passes of a pair.
+/// What stands after the passes of a pair.
 inline constexpr std::string_view csv_pair_name = "OVERLAP_F_B";
 
 /// @return the letters of a kind of instruction
@@ -97,7 +97,7 @@ struct csv_text_cell {
   std::string_view written;  ///< with its quotes, without blanks around it
   std::string_view content;  ///< what the quotes hold, if there are any, without blanks around it
   bool is_quoted = false;
-  bool is_closed = true;  ///< whether its quotes end, and nothing stands behind them
+  bool is_closed = true;  ///< whether its quotes end, and nothing stands after them
 };
 
 /// Removes the first line of a text, with its end: LF, CR LF, CR CR LF (which a CR LF becomes that
@@ -133,13 +133,13 @@ struct csv_text_cell {
   return has_semicolon ? ';' : has_tab ? '\t' : ',';
 }
 
-/// Is what is left of a line. An empty text is one more cell, unless the line has ended.
+/// What is left of a line. An empty text is one more cell, unless the line has ended.
 struct csv_rest {
   std::string_view text;
   bool has_ended = false;
 };
 
-/// Removes the first cell of a line, and the separator behind it; the line has not ended.
+/// Removes the first cell of a line, and the separator after it; the line has not ended.
 [[nodiscard]] inline csv_text_cell take_csv_cell(csv_rest& rest, char separator) noexcept {
   auto const line = rest.text;
   auto const front = trimmed_front(separator == '\t' ? line.substr(0, line.find('\t')) : line);
@@ -359,7 +359,7 @@ class csv_reader {
     return std::string("; in this text, ") + name + " separate cells";
   }
 
-  // Reads one action, and leaves in `rest` what stands behind it.
+  // Reads one action, and leaves in `rest` what stands after it.
   template <class Complain>
   [[nodiscard]] cell read_action(std::string_view& rest, Complain complain) {
     cell action;

@@ -15,7 +15,7 @@ namespace zbpp::detail {
 /// The byte order mark that editors put before a text in UTF-8.
 inline constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 
-/// @return the text behind a byte order mark, if there is one
+/// @return the text after a byte order mark, if there is one
 [[nodiscard]] constexpr std::string_view without_byte_order_mark(std::string_view text) noexcept {
   if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
   return text;
