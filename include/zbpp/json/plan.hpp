@@ -16,7 +16,7 @@
 
 namespace zbpp::json {
 
-/// Is a plan with what is said of it. All but problem and schedule are claims of whoever made it.
+/// A plan with what is said of it. All but problem and schedule are claims of whoever made it.
 struct plan_report {
   std::string policy;  ///< title of the policy that made it
   zbpp::problem problem;
