@@ -14,7 +14,7 @@ namespace zbpp {
 
 /// Says when one message between ranks travelled, in ticks of the timeline's clock.
 struct timed_message {
-  /// Is the time of what happened in another process, or has not happened.
+  /// The time of what happened in another process, or has not happened.
   static constexpr ticks unknown = std::numeric_limits<ticks>::min();
 
   zbpp::pass pass = {};  ///< that needs it

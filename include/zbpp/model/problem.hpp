@@ -95,8 +95,7 @@ class problem {
     return replicas_.gather_time(costs(stage).gradients);
   }
   /// @return what a stage takes on its rank as long as the pipeline lives: weights, and what the
-  /// rank
-  ///         keeps of the state of the optimizer
+  ///         rank keeps of the state of the optimizer
   [[nodiscard]] bytes fixed_memory(int stage) const noexcept {
     return costs(stage).static_memory + replicas_.share_of_state(costs(stage).optimizer_state);
   }

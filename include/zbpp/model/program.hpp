@@ -51,8 +51,7 @@ static_assert(
 }
 
 /// @return the short form of a kind: F, B, W, BW, R, SEND_F, RECV_F, SEND_B, RECV_B, STEP, NORM,
-///         VALIDATE, SEND_T, ADD_T, STEP_NOW, REDUCE, REDUCED or
-///         GATHER
+///         VALIDATE, SEND_T, ADD_T, STEP_NOW, REDUCE, REDUCED or GATHER
 [[nodiscard]] constexpr std::string_view to_string(instruction_kind kind) noexcept {
   switch (kind) {
     case instruction_kind::send_activation: return "SEND_F";

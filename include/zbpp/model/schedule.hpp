@@ -20,7 +20,7 @@ class schedule {
   /// Takes one row of passes per rank.
   /// @throws error (bad_argument) naming rank and position when a stage or microbatch is out of
   ///         range, the stage belongs to another rank, or a pass is paired that is no B or BW right
-  ///         behind an F
+  ///         after an F
   schedule(zbpp::placement placement, int microbatches, rows<pass> passes);
 
   /// Takes one vector of passes per rank.
