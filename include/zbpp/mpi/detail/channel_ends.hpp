@@ -35,12 +35,12 @@ namespace zbpp::mpi::detail {
 
 /// Says how the bytes of a message come.
 enum class payload_way : std::uint8_t {
-  in_header,  ///< behind the header, in the same message of MPI
+  in_header,  ///< after the header, in the same message of MPI
   stated,     ///< buffers of the sizes in the header: the receiver allocates them first
   declared,   ///< one buffer of the declared size, without a header
 };
 
-/// Is what a message begins with that is no buffer of the declared size. Where a step begins with
+/// What a message begins with that is no buffer of the declared size. Where a step begins with
 /// one of these, a header that says `declared` goes before it, and is no message.
 struct message_header {
   /// The size of a part that is an empty handle rather than a buffer.
@@ -56,7 +56,7 @@ static_assert(std::is_trivially_copyable_v<message_header>);
 
 /// A message as small as this comes with its header.
 inline constexpr std::size_t most_in_header = 256;
-/// Has room for a header, and a small message behind it.
+/// Has room for a header, and a small message after it.
 using header_bytes = std::array<std::byte, sizeof(message_header) + most_in_header>;
 
 /// Says where the messages of a channel go: two tags of a communicator.

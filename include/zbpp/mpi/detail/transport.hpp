@@ -97,7 +97,7 @@ class transport {
   static void discard(int /*channel*/, std::int32_t /*count*/) noexcept {}
   /// Does nothing: no peer waits for it.
   static void end_step(int /*rank*/) noexcept {}
-  /// Begins the next step, or the same one anew: as `drain`.
+  /// Begins the next step, or the same one again: as `drain`.
   /// @return false while something that was sent has not left
   [[nodiscard]] bool begin_step(int rank);
   /// Wakes the rank.

@@ -137,7 +137,7 @@ ZBPP_INLINE void broadcast(meeting_place& place, MPI_Comm among) {
   }
 }
 
-/// Is what MPI_Finalize has to know of a rendezvous. It stays, as processes make few.
+/// What MPI_Finalize has to know of a rendezvous. It stays, as processes make few.
 struct at_finalize {
   MPI_Comm among;
   std::atomic<rendezvous*> alive;  // null once it is destroyed
