@@ -23,7 +23,7 @@
 
 namespace zbpp::nccl {
 
-/// Is called repeatedly during a wait: sleeps for about the given time, or does something useful.
+/// Called repeatedly during a wait: sleeps for about the given time, or does something useful.
 /// It ends the wait by throwing.
 using pause_call = std::function<void(std::chrono::microseconds)>;
 
@@ -154,7 +154,7 @@ class communicator {
  private:
   [[nodiscard]] bool must_destroy() const noexcept { return is_own_ && native_ != nullptr; }
 
-  // An abort waits for the launch under way on its communicator, and that may stand behind the
+  // An abort waits for the launch under way on its communicator, and that may stand after the
   // kernel of another one, which runs until its own abort begins. So all begin before one is waited
   // for, and a group would not do: each call in it waits.
   template <class Chosen>

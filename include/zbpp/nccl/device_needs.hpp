@@ -41,11 +41,9 @@ namespace zbpp::nccl {
 }
 
 /// @return how many hardware queues the device of each rank needs, since every group of calls of
-/// NCCL
-///         records an event behind its kernel, and streams that share a queue then wait for the
-///         message, too: one where all ranks have their
-///         transfers in one order, as with `lower_options::layout` of `one_per_rank`, else one for
-///         each stream
+///         NCCL records an event after its kernel, and streams that share a queue then wait for
+///         the message, too: one where all ranks have their transfers in one order, as with
+///         `lower_options::layout` of `one_per_rank`, else one for each stream
 /// @param code    one that `verify` accepts for `layout`
 /// @param layout  of the communicators; `one_per_rank` when the caller's is adopted
 [[nodiscard]] inline hardware_queue_need hardware_queues(
@@ -122,8 +120,8 @@ struct needs_settings {
          // For messages that are captured, and to put steps in order.
          .streams = streams.back() + (replays ? 1 : 0) + (has_order ? 1 : 0),
          // At the end of a run, around passes, at both ends of a pair, two for each communicator,
-         // one behind the copies of each channel, those around sums, and those that put steps in
-         // order: at their begin, their ends, and behind each stream of theirs.
+         // one after the copies of each channel, those around sums, and those that put steps in
+         // order: at their begin, their ends, and after each stream of theirs.
          .events =
              1 + 2 * static_cast<int>(passes) * settings.steps_at_once +
              (zbpp::detail::has_pairs(code.instructions(rank)) ? 2 : 0) + 2 * communicators +

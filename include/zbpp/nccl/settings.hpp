@@ -40,7 +40,7 @@ struct ranks_settings {
   /// Whether the results of steps and evaluations have the losses on all ranks: as
   /// `asio::tcp_settings::share_losses`. Steps of `step_async` cannot.
   bool share_losses = false;
-  /// Is called on the thread that makes the pipeline and issues the passes, with the rank, before
+  /// Called on the thread that makes the pipeline and issues the passes, with the rank, before
   /// stages warm up: as `threads::on_thread_start`.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Where the arena takes its memory from; the source outlives all buffers.
@@ -49,7 +49,7 @@ struct ranks_settings {
   /// other, so that NCCL carries only the rest; all where the caller's communicator is adopted, or
   /// steps are replayed.
   bool peer_copies = true;
-  /// Is told, in a line, of a channel that NCCL carries because copies cannot, and why: at the rank
+  /// Told, in a line, of a channel that NCCL carries because copies cannot, and why: at the rank
   /// where that shows, on the thread that makes the pipeline.
   std::function<void(std::string const& line)> on_fallback = {};
   /// Which communicators are made; the program must pass `verify` for it. `hardware_queues` says

@@ -179,7 +179,7 @@ inline void add_sums(communicator_map& map, std::span<std::vector<int> const> gr
   return of_passes + (communicators == 0 ? 0 : 1 + 3 * communicators) + copying;
 }
 
-/// @return how many events order the sums of a rank over replicas: one before them, and one behind
+/// @return how many events order the sums of a rank over replicas: one before them, and one after
 ///         that of each stage
 [[nodiscard]] inline int events_of_sums(program const& code, int rank) {
   if (!reduces_gradients(code)) return 0;

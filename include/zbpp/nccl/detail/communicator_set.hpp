@@ -169,7 +169,7 @@ class communicator_set {
   /// Ends whatever runs or waits on the communicators; any thread may call it, also while others
   /// issue. The communicators cannot be used afterwards.
   void abort() noexcept {
-    // First, so that a thread that waits for NCCL within `use` returns, and none begins anew.
+    // First, so that a thread that waits for NCCL within `use` returns, and none begins again.
     is_aborted_.store(true, std::memory_order_release);
     {
       // A launch may hang until this aborts it, which NCCL allows from another thread, so do not

@@ -261,7 +261,7 @@ class rank_pass_observer : public cuda::pass_observer {
     if (!context_->is_captured()) progress_->end(context_->compute());
     return planned;
   }
-  /// Begins a step of a run, the next one or the same one anew; blocks until the passes before are
+  /// Begins a step of a run, the next one or the same one again; blocks until the passes before are
   /// done.
   /// @throws cuda_error; nccl_error
   void begin_step(bool is_next) const {

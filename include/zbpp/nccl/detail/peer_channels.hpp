@@ -169,7 +169,7 @@ class stream_values {
     if (can_flush != 0) flags_ |= CU_STREAM_WAIT_VALUE_FLUSH;
   }
 
-  /// Writes a counter behind all that was enqueued.
+  /// Writes a counter after all that was enqueued.
   /// @param counter  as devices see it
   /// @throws cuda_error
   void write(cuda::stream_ref on, std::uint32_t* counter, std::uint32_t value) const {
@@ -360,7 +360,7 @@ class peer_receiver : public peer_end {
   void skip() noexcept {
     count_.store(static_cast<std::uint32_t>(++opened_), std::memory_order_relaxed);
   }
-  /// Tells the sender, behind all that was enqueued, that the slot opened last is free.
+  /// Tells the sender, after all that was enqueued, that the slot opened last is free.
   /// @throws cuda_error
   void tell(cuda::stream_ref compute) const {
     values_.write(compute, on_device().opened, static_cast<std::uint32_t>(opened_));
@@ -451,7 +451,7 @@ class peer_sender : public peer_end {
   [[nodiscard]] int device() const noexcept { return device_; }
   [[nodiscard]] cuda::stream_ref copies() const { return copies_; }
 
-  /// Enqueues the copy of a message, behind what the stream waits for.
+  /// Enqueues the copy of a message, after what the stream waits for.
   /// @param for_slot     whether it waits until the receiver has opened the slot
   /// @param by_receiver  whether the receiver waits for it
   /// @throws cuda_error

@@ -204,7 +204,7 @@ class ranks::executor : public asio::one_rank {
     steps_.run(engines, at(transport), status);
   }
   [[nodiscard]] int steps_at_once() const noexcept { return settings_.steps_at_once; }
-  /// Issues a step, or replays it, behind those that are under way, and returns.
+  /// Issues a step, or replays it, after those that are under way, and returns.
   /// @param turn  of the step among those at once
   /// @throws error (bad_argument) where ranks exchange states of gradients
   template <class Engine>

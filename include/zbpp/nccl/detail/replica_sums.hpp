@@ -106,7 +106,7 @@ class replica_sums final : public gradient_sums {
     stream().wait(made_);
     communicators_->use([&] {
       enqueue(own.layers);
-      communicators_->await(by_->comm);  // so that what is recorded next is behind it
+      communicators_->await(by_->comm);  // so that what is recorded next is after it
     });
     if (!communicators_->is_aborted()) stream().record(own.summed);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs the steps of the rank of a process: issues or replays them, one by one or behind others that
+// Runs the steps of the rank of a process: issues or replays them, one by one or after others that
 // are under way, waits for the device, and gives up together with all ranks when one fails.
 #pragma once
 
@@ -56,7 +56,7 @@ void settle_device(
   cudaGetLastError();  // the step has reported it
 }
 
-/// A pass that was enqueued behind a receive runs on what its slot holds when the receive is given
+/// A pass that was enqueued after a receive runs on what its slot holds when the receive is given
 /// up. If it faults, CUDA does not go on in this process, which has to know.
 /// @param known  what the rank reports already
 /// @return that as a failure of the rank; nothing when CUDA goes on, or when it is known
@@ -157,7 +157,7 @@ class step_launcher {
     launcher_.issue(engines, wait_of(engines.front(), active));
     if (!status.has_failed()) wait_.until_done(context(), *active.transport, active.states.get());
   }
-  /// Issues a step behind those that are under way, unless it fails.
+  /// Issues a step after those that are under way, unless it fails.
   /// @param turn  of the step among those at once
   /// @throws cuda_error; nccl_error
   template <class Engine>
@@ -173,7 +173,7 @@ class step_launcher {
     order_->join();
     order_->mark_end(turn);
   }
-  /// Launches a step behind those that are under way; captures it first, unless it is a replay.
+  /// Launches a step after those that are under way; captures it first, unless it is a replay.
   /// @param turn  of the step among those at once
   /// @throws as `step_graph::start`
   template <class Engine>
@@ -193,7 +193,7 @@ class step_launcher {
   /// @throws cuda_error
   void hold_callers(std::size_t turn) const { order_->hold_callers(turn); }
 
-  /// @return whether a step is done that was launched, or issued behind others
+  /// @return whether a step is done that was launched, or issued after others
   /// @throws cuda_error
   [[nodiscard]] bool is_done(std::size_t turn) const { return order_->is_done(turn); }
   /// @return whether any step of those is still waiting or running
@@ -295,7 +295,7 @@ class step_runner {
     end(*active.transport, engine.what_failed());
   }
 
-  /// Issues a step, or replays it, behind those that are under way, and returns. If that fails,
+  /// Issues a step, or replays it, after those that are under way, and returns. If that fails,
   /// waits for those, and until the device is done.
   /// @param turn  of the step among those at once
   template <class Engine>
@@ -333,7 +333,7 @@ class step_runner {
   /// @return whether the step is whole: it was done before this rank was told of a failure
   [[nodiscard]] bool finish(transport const& by, std::size_t turn, std::vector<failure>& failures) {
     if (is_over_ ? completed_ == 0 : !wait_for_completion(by, turn, failures)) {
-      under_way_ = 0;  // those behind it are lost with it
+      under_way_ = 0;  // those after it are lost with it
       return false;
     }
     launcher_.collect_losses(turn);

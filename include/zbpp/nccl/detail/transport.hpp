@@ -37,7 +37,7 @@ using cuda::detail::step_way;
 
 /// Keeps the graph of a rank's steps, one for each of those at once.
 ///
-/// In the graph the messages of the rank stand one behind the other, in the order of the program,
+/// In the graph the messages of the rank stand one after the other, in the order of the program,
 /// beside its passes. CUDA may take the nodes of a graph in any order that their dependences allow,
 /// and put them into any hardware queues, so only what they depend on keeps ranks from waiting for
 /// one another in turn.
@@ -138,7 +138,7 @@ struct channel_state {
     while (retired < sent) at(retired++).clear();
     sent = retired = 0;
   }
-  /// Releases what was received, and counts anew.
+  /// Releases what was received, and counts again.
   void drain_slots() noexcept {
     slots->drain();
     if (incoming != nullptr) incoming->begin_step();
@@ -333,8 +333,8 @@ class transport {
   static void discard(int /*channel*/, std::int32_t /*count*/) noexcept {}
   /// Does nothing: no peer waits for it.
   static void end_step(int /*rank*/) noexcept {}
-  /// Begins the next step of a rank, or the same one anew: releases what it sent and received, for
-  /// use behind the transfers, and counts from 0.
+  /// Begins the next step of a rank, or the same one again: releases what it sent and received, for
+  /// use after the transfers, and counts from 0.
   /// @return false while a state that the rank sent has not left; for messages the device waits
   /// @throws cuda_error
   [[nodiscard]] bool begin_step(int rank) {
@@ -380,7 +380,7 @@ class transport {
     return own;
   }
 
-  /// Records events behind all that was issued, for `is_done`. @throws cuda_error
+  /// Records events after all that was issued, for `is_done`. @throws cuda_error
   void mark_end() {
     if (is_aborted()) return;
     for (auto const& each : streams_) each.on.record(each.last);
@@ -471,7 +471,7 @@ class transport {
         for (auto const& part : parts.first(std::min(parts.size(), most_grouped)))
           if (part.size() > 0) check_started(call(part));
         together.end();
-        communicators_->await(by.comm);  // so that what is recorded next is behind it
+        communicators_->await(by.comm);  // so that what is recorded next is after it
       }
     });
   }
