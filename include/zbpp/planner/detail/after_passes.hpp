@@ -221,7 +221,7 @@ class pairing {
     return moves && row.size() > 2 && may(row[0].pass, row[2].pass) ? 3 : 0;
   }
 
-  // What is between goes in front of the pair; but W behind it, where it may need the B.
+  // What is between goes in front of the pair; but W after it, where it may need the B.
   void write(place const& at, std::vector<pass>& row) const {
     auto const first = row.begin() + static_cast<std::ptrdiff_t>(at.position);
     bool const has_between = at.size == 3;

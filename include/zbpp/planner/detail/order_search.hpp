@@ -135,14 +135,14 @@ struct alignas(64) pass_node {
   std::int32_t of_class = 0;
 };
 
-/// Holds the nodes of all passes. Behind them there are nodes that stand for what a pass lacks, so
+/// Holds the nodes of all passes. After them there are nodes that stand for what a pass lacks, so
 /// that timing does not ask: the start of every rank, an input or output of no other rank, and the
 /// end of each rank.
 class pass_nodes {
  public:
   pass_nodes(int passes, int ranks) : passes_(passes), nodes_(index(passes + 2 + ranks)) {}
 
-  /// Makes them anew; what stands before and behind each is for the caller to say.
+  /// Makes them again; what stands before and after each is for the caller to say.
   void make(pass_classes const& classes, problem const& problem) {
     auto const microbatches = problem.microbatches();
     bool const differ = problem.distinct_microbatches() > 1;
@@ -172,7 +172,7 @@ class pass_nodes {
   [[nodiscard]] int start() const noexcept { return passes_; }
   /// @return what stands for an input or output of no other rank
   [[nodiscard]] int nowhere() const noexcept { return passes_ + 1; }
-  /// @return what stands behind the last pass of a rank
+  /// @return what stands after the last pass of a rank
   [[nodiscard]] int end_of(int rank) const noexcept { return passes_ + 2 + rank; }
 
   [[nodiscard]] ticks done(int x) const noexcept {
@@ -216,7 +216,7 @@ class pass_nodes {
 
 // ---- a topological order -----------------------------------------------------------------------
 //
-// All passes in an order in which each comes behind those that it waits for, mended where a few
+// All passes in an order in which each comes after those that it waits for, mended where a few
 // passes change places.
 
 /// Gives each pass a turn, later than the turns of the passes that it waits for.
@@ -235,7 +235,7 @@ class topological_order {
   [[nodiscard]] std::int32_t operator[](std::size_t turn) const noexcept { return sorted_[turn]; }
   [[nodiscard]] int of(int pass) const noexcept { return turns_[index(pass)]; }
 
-  /// Puts the passes of some turns behind those that they wait for. Leaves the order as it is where
+  /// Puts the passes of some turns after those that they wait for. Leaves the order as it is where
   /// that is so.
   /// @param waits_for  waits_for(pass, is_due) returns a pass that one waits for and that
   ///                   `is_due(pass)` is true of; -1 where there is none
@@ -292,7 +292,7 @@ class topological_order {
   std::vector<std::int32_t> sorted_;   // passes
   std::vector<std::int32_t> turns_;    // of each pass
   std::vector<std::int32_t> due_;      // passes whose turn is not known yet
-  std::vector<std::int32_t> waiting_;  // each for the one behind it
+  std::vector<std::int32_t> waiting_;  // each for the one after it
 };
 
 // ---- the network -------------------------------------------------------------------------------
@@ -550,7 +550,7 @@ class pass_network {
     timed_ += static_cast<std::int64_t>(to - from);
   }
 
-  // Computes all heads, tails and the cost anew.
+  // Computes all heads, tails and the cost again.
   void time_all() {
     for (std::size_t i = 0; i < turns_.size(); ++i) {
       auto& n = nodes_[turns_[i]];
@@ -592,7 +592,7 @@ class pass_network {
 
 /// Searches the orders around one schedule, in rounds. The cost is the longest path through passes
 /// and messages. Where a path runs through a row of passes without a pause on one rank, it only
-/// becomes shorter where one of them goes before the first or behind the last of its row. Each step
+/// becomes shorter where one of them goes before the first or after the last of its row. Each step
 /// looks at a third of such changes, drawn at random, of passes that are near that end of the row,
 /// and makes the one whose estimate is least, be it longer than before; a pass that was moved stays
 /// for some steps. Where that leads nowhere, the next round begins with the best order of this one,
@@ -624,7 +624,7 @@ class order_search {
     ++steps_;
     look();
     if (best_change_.estimate == never) {
-      // As the first step of a round, or behind a gain, this counts as a change: where nothing can
+      // As the first step of a round, or after a gain, this counts as a change: where nothing can
       // change, a round has no other step.
       if (steps_ - since_ == 1) work_ += overhead;
       return begin_round();

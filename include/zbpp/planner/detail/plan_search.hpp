@@ -297,8 +297,8 @@ class plan_search {
   }
 
   // Changes the best schedule pass by pass, for a share of what the candidates take. The share is
-  // larger once these made no gain for half of their time, and had time for some tries. Starts anew
-  // where candidates overtake.
+  // larger once these made no gain for half of their time, and had time for some tries. Starts
+  // again where candidates overtake.
   void change_order() {
     if (!changes_orders_) return;
     auto const work = rules_.work();

@@ -55,8 +55,7 @@ struct found_order {
 
 /// Looks at all orders of a tiny problem that cost less than what was found, down to its bound.
 /// @return whether that has come to an end, or the bound is met: then what was found is optimal,
-/// and
-///         its bound says so
+///         and its bound says so
 [[nodiscard]] bool search_all_orders(
     problem const& problem, search_settings const& search, found_order& found);
 

@@ -187,7 +187,7 @@ class auto_plan_search {
     auto const tries = share / count - overhead;
     std::stop_source stop;
     auto const decide = [&](problem const& cut) {
-      if (is_over()) stop.request_stop();  // behind this one, whether it is refused or not
+      if (is_over()) stop.request_stop();  // after this one, whether it is refused or not
       return order_of(candidate, cut, tries).schedule;
     };
     try {

@@ -107,7 +107,7 @@ class plan_lookup {
   return work;
 }
 
-/// Makes the measured stages of a plan layers that can be cut anew, on ranks as fast as they were
+/// Makes the measured stages of a plan layers that can be cut again, on ranks as fast as they were
 /// measured.
 /// @param stated    what the stages take on a rank of speed 1
 /// @param measured  what they took on their ranks
