@@ -76,7 +76,7 @@ struct interleaved_rule {
     problem const& problem, int groups, int ahead, bool fused);
 
 /// Orders the passes of a looped placement: warm-up F, then backward passes and F in turn, each B
-/// with its W behind it.
+/// with its W after it.
 [[nodiscard]] schedule interleaved_order(problem const& problem, interleaved_rule const& rule);
 
 }  // namespace detail
