@@ -35,7 +35,7 @@ namespace zbpp {
 /// In a grid, pipelines that run one plan decide together, by the step of the slowest, and change
 /// it after the same step; all of them are adaptive, with the same settings.
 ///
-/// A new plan begins between two steps: the pipeline is made anew for the same stages, with its
+/// A new plan begins between two steps: the pipeline is made again for the same stages, with its
 /// training state. Where that fails, the old plan runs on, and `on_report` says so; with one
 /// process per rank the run is over, as after each failure.
 template <backend Backend>

@@ -123,7 +123,7 @@ class released_loans {
   }
   ~released_loans() { clear(); }
 
-  /// Gives them back, for use behind what the lender's passes wait for by now.
+  /// Gives them back, for use after what the lender's passes wait for by now.
   void clear() noexcept {
     while (first_ != nullptr)
       detail::arena_core::give_back(std::exchange(first_, first_->next_free), false);
@@ -206,9 +206,9 @@ class arena {
   /// Counts `change` bytes that are set aside for a message which has not arrived yet.
   void count_edge(bytes change) noexcept { core_->count(purpose::edge, change); }
 
-  /// Starts measuring the peak anew, from what is in use now.
+  /// Starts measuring the peak again, from what is in use now.
   void reset_peak() noexcept { core_->reset_peak(); }
-  /// Starts measuring the peak anew. On a device, requests like those of the step before get
+  /// Starts measuring the peak again. On a device, requests like those of the step before get
   /// the same places from now on, because captured work holds their addresses.
   void start_step() noexcept {
     core_->reset_peak();

@@ -59,7 +59,7 @@ template <class Number>
     return {std::signed_integral<Number> ? type_code::integer : type_code::unsigned_integer, bits};
 }
 
-/// Owns, with its copies, a dense array in row-major order that lies in one buffer behind its type
+/// Owns, with its copies, a dense array in row-major order that lies in one buffer after its type
 /// and shape. Send it like a buffer; make the receiver's array of what arrived. It is used on its
 /// rank's thread only, and lies in memory of the host. One that was moved from can only be assigned
 /// to or destroyed.

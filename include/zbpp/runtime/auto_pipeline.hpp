@@ -31,7 +31,7 @@
 
 namespace zbpp {
 
-/// Models what makes stages: called with the first layer of a stage and the one behind its last, it
+/// Models what makes stages: called with the first layer of a stage and the one after its last, it
 /// returns the stage.
 template <class Make>
 concept stage_maker =

@@ -170,7 +170,7 @@ class engine {
 
   /// @return the replica whose part of that sum is missing
   [[nodiscard]] int awaited_replica() const noexcept { return reduction_->awaited_replica(); }
-  /// @return the instruction at which the rank is; none behind the last one
+  /// @return the instruction at which the rank is; none after the last one
   [[nodiscard]] std::optional<instruction> at() const noexcept {
     if (next_ == code().size()) return std::nullopt;
     return flows_.named(code()[next_]);
@@ -301,7 +301,7 @@ class engine {
   // out a collective call is found by that, since no other call takes its place.
   bool has_ended() {
     if (grid_ == nullptr || has_ended_) return true;
-    // Behind the last W of a stage with experts their gradients are added up.
+    // After the last W of a stage with experts their gradients are added up.
     bool const adds_experts = is_training() && grid_->expert().size() > 1;
     std::array const axes{grid_axis::tensor, grid_axis::expert, grid_axis::expert_data};
     auto const groups = std::span(axes).first(adds_experts ? 3 : 2);
@@ -319,8 +319,9 @@ class engine {
     if constexpr (multi_step_transport<Transport>) transport_->end_step(rank_);
   }
 
-  // Begins the next step, or the same one anew. Returns false while peers have messages of the last
-  // step, or the first time, to take. Inlined, it would take registers from the loop in `advance`.
+  // Begins the next step, or the same one again. Returns false while peers have messages of the
+  // last step, or the first time, to take. Inlined, it would take registers from the loop in
+  // `advance`.
   [[gnu::noinline]] bool begin_step() {
     if (state_ == run_state::going_back && !discard_cut()) return false;
     awaited_ = {};

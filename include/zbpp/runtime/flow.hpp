@@ -83,7 +83,7 @@ template <class Closure>
 /// `microbatch`, nothing else.
 class [[nodiscard]] flow {
  public:
-  /// Is the coroutine's side of a flow.
+  /// The coroutine's side of a flow.
   class promise_type {
    public:
     static void* operator new(std::size_t size) { return frame_pool::allocate(size); }

@@ -29,7 +29,7 @@ namespace zbpp {
 ///         when spans do not fit each other; the failure of the run
 class group {
  public:
-  /// Is a group of one.
+  /// A group of one.
   group() = default;
   /// @param link  connects this member with the others; for authors of backends
   explicit group(std::unique_ptr<group_link> link) noexcept : link_(std::move(link)) {}

@@ -91,8 +91,8 @@ class in_process {
   /// Tells the senders of a rank that it has taken or discarded all that this step brought.
   void end_step(int rank) noexcept;
 
-  /// Begins the next step of a rank, or the same one anew: releases what it sent, and counts from 0
-  /// what it sends and receives.
+  /// Begins the next step of a rank, or the same one again: releases what it sent, and counts from
+  /// 0 what it sends and receives.
   /// @return false while a receiver still has messages to take or discard; the rank is notified
   ///         when that has ended its step
   [[nodiscard]] bool begin_step(int rank) noexcept;
@@ -122,7 +122,7 @@ class in_process {
   /// Wakes everybody who waits; for a step that failed.
   void abort() noexcept;
 
-  /// Releases all messages, closes all slots and starts counting anew; only when no rank is
+  /// Releases all messages, closes all slots and starts counting again; only when no rank is
   /// running.
   void drain() noexcept;
 

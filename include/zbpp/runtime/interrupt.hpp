@@ -12,7 +12,7 @@ namespace zbpp {
 /// the background, goes on ignoring them.
 class interrupt {
  public:
-  /// Starts to listen, anew where one was noticed before.
+  /// Starts to listen, again where one was noticed before.
   static void listen() noexcept {
     raised_ = 0;
     if (std::signal(SIGINT, &interrupt::raise) == SIG_IGN) std::signal(SIGINT, SIG_IGN);

@@ -150,7 +150,7 @@ class message {
   }
 
   std::uint32_t size_ = 0;           // buffers
-  mutable std::uint32_t count_ = 0;  // buffers, and one more for the object behind them
+  mutable std::uint32_t count_ = 0;  // buffers, and one more for the object after them
   union {
     mutable buffer handles_[max_buffers];  // the first count_ of them exist
   };

@@ -39,8 +39,7 @@ class microbatch {
   ///         With `index()` it says which batch of a validation this is
   [[nodiscard]] std::int64_t evaluation() const noexcept { return state_->common->evaluation; }
   /// @return what the rank knows of its grid: the groups that a pass can make collective calls
-  /// with.
-  ///         A rank without a grid has groups of one
+  ///         with. A rank without a grid has groups of one
   [[nodiscard]] rank_grid& grid() const noexcept { return *state_->common->grid; }
   /// @return false under `evaluate()`: F is all that happens, so nothing need be kept
   [[nodiscard]] bool is_training() const noexcept { return state_->common->is_training; }

@@ -38,7 +38,7 @@ struct step_settings {
 /// follows: `undo` brings back the bits that there were before, gradients included. After a final
 /// step, after `commit` and after `skip` the gradients are 0. The functions run on the rank of the
 /// stage, while none of its passes do. On GPUs passes are enqueued by then, and not over: `step`
-/// and `skip` enqueue their work behind them, and `measure` waits for what it needs on the host.
+/// and `skip` enqueue their work after them, and `measure` waits for what it needs on the host.
 template <class T>
 concept optimizer = requires(
     T& o,
@@ -139,7 +139,7 @@ concept sharding_optimizer =
     };
 
 /// Models an optimizer that may have layers which each member of a tensor group has whole, such as
-/// norms, and biases behind a sum over the group. Their gradients are the same on all members, and
+/// norms, and biases after a sum over the group. Their gradients are the same on all members, and
 /// the norm of the model counts them once; every other layer is a part of its own.
 template <class T>
 concept replicating_optimizer = optimizer<T> && requires(T const& fixed, int layer) {

@@ -91,10 +91,10 @@ class pipeline {
   ///         wrong_size), or what failed in another process; see `failures()`
   step_result const& step();
 
-  /// Begins a step behind those that are under way, and returns.
+  /// Begins a step after those that are under way, and returns.
   ///
   /// Where as many are under way as `steps_at_once` of the backend says, it waits for the oldest
-  /// first. A step that fails takes those behind it with it: `get` throws the failure for each.
+  /// first. A step that fails takes those after it with it: `get` throws the failure for each.
   /// `step`, `run`, `evaluate` and `resume` first wait for all; so does the destructor.
   /// @return the step, whose `get` gives the result
   /// @throws as `step`, for what fails while it is issued or has failed in a step before; error
@@ -114,7 +114,7 @@ class pipeline {
   /// @param count  of steps, unless `on_step` or `on_pause` stops the run
   /// @param on_step  called with a `step_result const&`, which later steps overwrite; gives
   ///                 nothing or, on all ranks, an `after_step`. `state()` and `steps()` are those
-  ///                 behind that step then. What it throws ends the run as the failure of a rank
+  ///                 after that step then. What it throws ends the run as the failure of a rank
   /// @return the result of the last step
   /// @throws as `step`; error (bad_argument) unless `count` is at least 1
   template <std::invocable<step_result const&> OnStep>

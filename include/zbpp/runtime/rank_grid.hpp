@@ -20,7 +20,7 @@ namespace zbpp {
 /// returns at once, so a stage that is written for a grid runs without one, too.
 class rank_grid {
  public:
-  /// Is the grid of a run of one rank.
+  /// The grid of a run of one rank.
   rank_grid() = default;
   /// Is at a place of a grid whose groups are given one by one, by `along`; for authors of
   /// backends.

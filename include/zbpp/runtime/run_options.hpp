@@ -20,7 +20,7 @@ enum class after_step : std::uint8_t {
   stop,   ///< it ends, after the same step on all ranks
 };
 
-/// Is what a run calls when it pauses: a callable that takes nothing and gives nothing, or an
+/// What a run calls when it pauses: a callable that takes nothing and gives nothing, or an
 /// `after_step`.
 class pause_call {
  public:
@@ -58,7 +58,7 @@ struct run_options {
   /// The run pauses when the number of steps, `pipeline::steps()`, is a multiple of this; 0: only
   /// when `on_step` asks for it. All ranks need the same.
   std::int64_t pause_every = 0;
-  /// Is called on the thread that called `run`, while no rank of this process is in a step, and all
+  /// Called on the thread that called `run`, while no rank of this process is in a step, and all
   /// steps so far are final. It may call `evaluate`, `state`, `steps`, `memory` and `failures`;
   /// with one process per rank all ranks make the same evaluations. What it throws ends the run as
   /// the failure of a rank.

@@ -36,7 +36,7 @@ class started_step {
 
 namespace detail {
 
-/// Counts steps from the first that was begun to the last that is done or given up. Steps behind
+/// Counts steps from the first that was begun to the last that is done or given up. Steps after
 /// one that failed are given up with it.
 class step_queue {
  public:

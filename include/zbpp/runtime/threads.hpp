@@ -35,7 +35,7 @@ struct threads {
   /// thread, because a thread that waits for a message under way looks at nothing else.
   bool emulates_transfers = false;
   int spins = 0;  ///< how often a thread looks again before it sleeps
-  /// Is called on each thread, with its ranks, before its stages warm up, on all threads at the
+  /// Called on each thread, with its ranks, before its stages warm up, on all threads at the
   /// same time: for what a library keeps per thread, such as how many threads a kernel may use.
   /// What it throws, the pipeline's constructor throws.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};

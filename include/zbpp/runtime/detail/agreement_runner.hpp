@@ -87,7 +87,7 @@ class agreement_runner {
       else if (awaited_ != state_map::none)
         note_verdict(part_->is_pending() ? *before : *own.update, now);
       auto const outcome = part_->run(kind, states, ctx, sent_at);
-      // Behind the measuring, which waits for a device anyway, and before the verdict can be there.
+      // After the measuring, which waits for a device anyway, and before the verdict can be there.
       if (is_norm && awaited_ == state_map::none)
         if constexpr (completes_passes<PassObserver>) observer.complete_passes(own.trace);
       if (outcome == agreement_progress::waits) continue;

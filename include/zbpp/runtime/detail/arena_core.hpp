@@ -147,7 +147,7 @@ class arena_core {
   [[nodiscard]] static constexpr std::size_t reserved_for(std::size_t size) noexcept {
     return size == 0 ? 0 : size + size / 8 + smallest_chunk;
   }
-  /// Starts measuring the peak anew.
+  /// Starts measuring the peak again.
   void reset_peak() noexcept {
     usage_.peak = usage_.in_use;
     usage_.peak_total = usage_.total();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Takes the part of a rank in sums over replicas that its backend enqueues: says when, and tells
-// the replicas what each asks for behind a step, which no gradient carries.
+// the replicas what each asks for after a step, which no gradient carries.
 #pragma once
 
 #include <zbpp/model/costs.hpp>
@@ -58,7 +58,7 @@ class enqueued_reduction {
     heard_ = 0;
   }
   /// Begins the sum of a stage.
-  /// @param asked  what this rank asks for behind the step
+  /// @param asked  what this rank asks for after the step
   template <class PassObserver>
   void start(int chunk, after_step asked, double rate, PassObserver const&, pass_context) {
     if (is_agreed_ && !has_told_) tell(asked, rate);
@@ -79,7 +79,7 @@ class enqueued_reduction {
     return !is_awaited_;
   }
 
-  /// @return what this rank and its replicas ask for behind this step, once all sums are there
+  /// @return what this rank and its replicas ask for after this step, once all sums are there
   [[nodiscard]] after_step asked() const noexcept { return asked_; }
   [[nodiscard]] bool is_awaited() const noexcept { return is_awaited_; }
   [[nodiscard]] int awaited_replica() const noexcept { return heard_; }

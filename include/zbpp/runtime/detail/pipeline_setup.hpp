@@ -50,8 +50,7 @@ void check_on_stall(typename Backend::executor const& executor, stall_options co
 }
 
 /// @throws error (bad_argument) unless the replicas of a rank are those that its plan adds
-/// gradients
-///         up over, and its stages have optimizers that can
+///         gradients up over, and its stages have optimizers that can
 /// @param stages    those of the rank, in the order of the model
 /// @param in_place  whether the backend adds gradients up where they lie
 void check_replicas(
@@ -61,7 +60,7 @@ void check_replicas(
     rank_grid& grid,
     bool in_place);
 
-/// @return the most that a pipeline and its replicas ask for behind a step; a collective call
+/// @return the most that a pipeline and its replicas ask for after a step; a collective call
 [[nodiscard]] after_step most_asked(group& replicas, after_step asked);
 
 /// @param devices  by rank: those on one hand messages over; none: no two ranks share one

@@ -84,7 +84,7 @@ struct program_run final : step_listener {
     return agreements == nullptr ? results.front()
                                  : result_of(agreements->of(0)->state().steps - 1);
   }
-  /// @return the state behind the step that is called back for
+  /// @return the state after the step that is called back for
   [[nodiscard]] training_state const& state_of_callback() const noexcept {
     return states[index(called_back - steps.first) % states.size()];
   }
@@ -101,7 +101,7 @@ struct program_run final : step_listener {
   step_status status;
   // Of steps in turn: where ranks agree they are one step apart at most; else of those at once.
   std::vector<step_result> results;
-  std::vector<training_state> states;  // behind these steps, where ranks agree
+  std::vector<training_state> states;  // after these steps, where ranks agree
   std::int64_t called_back = -1;       // the last step with a callback, or the one that has it now
   std::vector<engine_type> engines;
   step_agreements const* agreements = nullptr;  // null where ranks agree on nothing

@@ -23,7 +23,7 @@ struct ready_instruction {
   bool ends_flow : 1 = false;      // no later pass of this flow
   bool frees_slot : 1 = false;     // nothing later mentions this flow
   bool is_recomputed : 1 = false;  // of F: an R follows
-  bool is_last_w : 1 = false;      // the gradients of the stage are complete behind it
+  bool is_last_w : 1 = false;      // the gradients of the stage are complete after it
   bool begins_pair : 1 = false;    // the next pass is paired with it
   bool is_paired : 1 = false;      // with the pass before it
   bool acknowledges : 1 = false;   // of a pass: `retired` is of its own channel, for the sender

@@ -62,12 +62,12 @@ static_assert(std::is_trivially_copyable_v<step_terms> && sizeof(step_terms) == 
 /// Holds what the user has asked a pipeline for, and which part of that a rank runs now.
 struct run_statement {
   bool is_training = true;
-  std::int64_t first = 0;     ///< step of the call: of `run(n)` the first one
-  std::int64_t count = 1;     ///< steps of the call
-  std::int64_t step = 0;      ///< that begins now
-  std::int64_t at_once = 1;   ///< steps that run without a stop from there
-  bool step_decides = false;  ///< ranks wait for each other behind a step, to learn what comes next
-  bool pause_decides = false;     ///< the same in a pause
+  std::int64_t first = 0;      ///< step of the call: of `run(n)` the first one
+  std::int64_t count = 1;      ///< steps of the call
+  std::int64_t step = 0;       ///< that begins now
+  std::int64_t at_once = 1;    ///< steps that run without a stop from there
+  bool step_decides = false;   ///< ranks wait for each other after a step, to learn what comes next
+  bool pause_decides = false;  ///< the same in a pause
   std::int64_t pause_every = 0;   ///< steps between two pauses of the call; 0: none
   bool compares_weights = false;  ///< before the step, since it is the first or `resume` came
   std::optional<step_terms> terms = {};  ///< nothing where no stage of the rank needs any
@@ -82,7 +82,7 @@ enum class run_mismatch : std::uint8_t {
   none,
   calls,  ///< one trains and the other evaluates, or they run different numbers of steps
   steps,  ///< they count steps differently
-  loads,  ///< one has begun anew from weights, by `resume`, and the other has not
+  loads,  ///< one has begun again from weights, by `resume`, and the other has not
   terms   ///< they step by different options
 };
 [[nodiscard]] run_mismatch compare(run_statement const& one, run_statement const& other) noexcept;

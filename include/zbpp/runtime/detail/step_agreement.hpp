@@ -33,7 +33,7 @@ enum class agreement_progress : std::uint8_t {
   goes_back  ///< the step before was amended: what this step has run so far is void
 };
 
-/// Is what the last rank tells all others.
+/// What the last rank tells all others.
 struct step_ruling {
   gradient_verdict verdict;
   after_step next = after_step::go_on;  ///< the most that a rank has asked for
@@ -45,7 +45,7 @@ class step_agreement {
  public:
   /// Says how far the optimizer of a stage is with the step of this rank.
   enum class progress : std::uint8_t { none, held, early, final };
-  /// Is one stage of the rank; frozen where there is no optimizer.
+  /// One stage of the rank; frozen where there is no optimizer.
   struct stage_optimizer {
     int stage = 0;
     optimizer_ref optimizer;
@@ -92,7 +92,7 @@ class step_agreement {
   /// Has this rank ask in this step for what it and its replicas have asked for, so that all of
   /// them stop after the same step; before `reduce_norm`.
   void ask_alike(after_step asked) noexcept { asked_alike_ = asked; }
-  /// @return what a run does behind the step that runs, the same on all ranks; `go_on` as long as
+  /// @return what a run does after the step that runs, the same on all ranks; `go_on` as long as
   ///         no rank is known to have asked for something else
   [[nodiscard]] after_step next() const noexcept { return next_; }
 
@@ -115,7 +115,7 @@ class step_agreement {
   void complete_gradients(int chunk, pass_context ctx) const;
   /// @return whether it has a verdict for the rank before that belongs to the step that begins
   [[nodiscard]] bool holds_verdict() const noexcept { return holds_verdict_; }
-  /// Tells it; behind `begin_step`.
+  /// Tells it; after `begin_step`.
   void tell_held_verdict(state_link& link, ticks arrival);
   /// Runs as much of `reduce_norm` or `validate` as can be.
   /// @param arrival  when a state that is sent now counts as arrived
@@ -168,7 +168,7 @@ class step_agreement {
   // What an instruction does next.
   enum class phase : std::uint8_t { measure, prefix, verdict };
 
-  // What ranks tell the next, behind their terms: one entry per layer, behind a first one whose
+  // What ranks tell the next, after their terms: one entry per layer, after a first one whose
   // `layer` counts the ranks that wait because of what they know, and whose `stage` is the
   // `after_step` that they ask for.
   struct entry {
@@ -204,7 +204,7 @@ class step_agreement {
   // Makes the step of every stage final, and closes it. Returns whether early steps were amended.
   bool follow_ruling(pass_context ctx);
   void close(bool was_amended);
-  // Changes the loss scale behind an optimizer step that ranks agreed on.
+  // Changes the loss scale after an optimizer step that ranks agreed on.
   void scale_loss(bool was_finite);
 
   int rank_;
@@ -223,7 +223,7 @@ class step_agreement {
   after_step request_ = after_step::go_on;  // of this rank, until a ruling has it
   std::optional<after_step> asked_alike_;   // by this rank and its replicas; nothing without those
   after_step next_ = after_step::go_on;
-  after_step coming_ = after_step::go_on;  // behind one more step, which some ranks have begun
+  after_step coming_ = after_step::go_on;  // after one more step, which some ranks have begun
 
   phase phase_ = phase::measure;
   bool is_last_step_ = false;

@@ -50,7 +50,7 @@ class grid_failure {
   std::optional<std::string> text_;
 };
 
-/// Is what a rank of the process has to wait for what others send it.
+/// What a rank of the process has to wait for what others send it.
 struct rank_inbox {
   // That runs the rank; those of one pipeline may share one. Written as a pipeline is made.
   std::atomic<std::size_t> thread{0};

@@ -370,7 +370,7 @@ ZBPP_INLINE void step_agreement::close(bool was_amended) {
   }
   auto const scale = state_.loss_scale;
   scale_loss(verdict.is_finite);
-  // Behind another loss scale ranks look at the gradients again.
+  // After another loss scale ranks look at the gradients again.
   bool const is_quiet = is_far_below(verdict) && state_.loss_scale == scale;
   state_.unagreed = is_quiet ? options_.agreement.every - 1 : 0;
 }
