@@ -28,14 +28,14 @@ namespace detail {
 /// Says what the files of a checkpoint have.
 class stored_entries;
 
-/// Is what a part loads: tensors to copy entries to, and what is done when all of them are there.
+/// What a part loads: tensors to copy entries to, and what is done when all of them are there.
 struct loading {
   std::vector<named_tensor> entries;
   std::vector<named_tensor> of_others;  // are there, and other replicas load them
   std::vector<std::function<void()>> afterwards;
 };
 
-/// Is what an optimizer keeps for the parameters of a part.
+/// What an optimizer keeps for the parameters of a part.
 struct saved_state {
   /// Adds undefined tensors for what other replicas keep.
   std::function<void(std::vector<named_tensor>& to)> save;
@@ -69,7 +69,7 @@ enum class coverage : std::uint8_t {
   part,   ///< some parts of it: entries of others are left alone
 };
 
-/// Is what a checkpoint has of a part of a model: the parameters and buffers of a module, and what
+/// What a checkpoint has of a part of a model: the parameters and buffers of a module, and what
 /// an optimizer keeps for those that are trained, with their gradients. It refers to all of these.
 class model_part {
  public:

@@ -34,8 +34,7 @@ struct random_place {
 
 /// Scrambles 64 bits; different numbers give different ones.
 /// @source finalizer of SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number
-/// generators",
-///         OOPSLA 2014; constants: Stafford's variant 13 of MurmurHash3's finalizer
+///         generators", OOPSLA 2014; constants: Stafford's variant 13 of MurmurHash3's finalizer
 [[nodiscard]] constexpr std::uint64_t mix(std::uint64_t bits) noexcept {
   bits = (bits ^ (bits >> 30U)) * 0xbf58476d1ce4e5b9U;
   bits = (bits ^ (bits >> 27U)) * 0x94d049bb133111ebU;

@@ -31,7 +31,7 @@ concept sequential_module = requires(Model const& model) {
   model->end();
 };
 
-/// Is a layer of a model. Any `stage_module` becomes one.
+/// A layer of a model. Any `stage_module` becomes one.
 class layer {
  public:
   /// Takes a module, with its parameters and buffers, or a callable that has no parameters.
@@ -70,7 +70,7 @@ class layer {
   std::function<tensors(tensors const&)> forward_;
 };
 
-/// Is a model, or a part of one, as its layers in order, whose parameters it shares. Called, it
+/// A model, or a part of one, as its layers in order, whose parameters it shares. Called, it
 /// runs them one after another.
 class layer_sequence {
  public:

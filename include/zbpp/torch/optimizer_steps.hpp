@@ -40,7 +40,7 @@ enum class rate_from : std::uint8_t {
 
 namespace detail {
 
-/// Is what an early step of a parameter may have to bring back.
+/// What an early step of a parameter may have to bring back.
 struct kept_parameter {
   bool is_stepped = false;  ///< an optimizer leaves alone what has no gradient
   at::Tensor weights;

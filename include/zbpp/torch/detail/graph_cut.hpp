@@ -56,8 +56,7 @@ class source_node : public autograd::Node {
 };
 
 /// @return whether others may read the tensor's memory, or own it. LibTorch makes a gradient that
-/// only
-///         it refers to the `grad` of a parameter, and adds later ones into its memory.
+///         only it refers to the `grad` of a parameter, and adds later ones into its memory.
 [[nodiscard]] inline bool is_memory_of_others(at::Tensor const& tensor) {
   return tensor.defined() && tensor.has_storage() &&
          (tensor.storage().use_count() > 1 || tensor.storage().allocator() == nullptr);
@@ -88,8 +87,7 @@ class replay_node : public autograd::Node {
 };
 
 /// @return what the hooks of the user on a leaf make of its gradient. LibTorch 2 has run them when
-/// a
-///         gradient arrives at the node; before, the node itself did.
+///         a gradient arrives at the node; before, the node itself did.
 template <class Leaf>
 [[nodiscard]] at::Tensor after_hooks(Leaf& leaf, at::Tensor gradient) {
   if constexpr (requires { leaf.tensor_pre_hooks(); })

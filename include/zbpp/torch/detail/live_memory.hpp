@@ -22,7 +22,7 @@ class live_memory {
   [[nodiscard]] std::int64_t bytes() const noexcept { return counts_->bytes; }
   /// @return the most that they were
   [[nodiscard]] std::int64_t peak() const noexcept { return counts_->peak; }
-  /// Starts measuring the peak anew.
+  /// Starts measuring the peak again.
   void reset_peak() noexcept { counts_->peak = counts_->bytes; }
 
  private:

@@ -36,7 +36,7 @@ class generator_states {
     read();
   }
 
-  /// Reads the states anew.
+  /// Reads the states again.
   void read();
   /// Gives the generators these states.
   void write() const;
@@ -60,7 +60,7 @@ struct inputs_of_operation {
 auto const& inputs_of(at::RecordFunction const& operation);
 template struct inputs_of_operation<&at::RecordFunction::inputs_>;
 
-/// Is told of the operations that this thread runs while it lives, of the innermost one if there
+/// Told of the operations that this thread runs while it lives, of the innermost one if there
 /// are several.
 class operation_watch {
  public:
