@@ -42,8 +42,7 @@ struct rank_account {
   /// between passes where an optimizer step, or what belongs to one, stands there.
   ticks optimizer = 0;
 
-  /// By how much the step would have ended sooner if none of its passes had taken longer than
-  /// planned.
+  /// How much sooner the step would have ended if no pass had taken longer than planned.
   ticks gain = 0;
 
   /// @return the length of the step
@@ -84,7 +83,7 @@ enum class delay_kind : std::uint8_t {
 
 [[nodiscard]] std::string_view to_string(delay_kind kind) noexcept;
 
-/// Is something that took longer than planned.
+/// What took longer than planned.
 struct delay {
   int rank = 0;          ///< that runs the pass
   zbpp::pass pass = {};  ///< of a pair the F
@@ -115,8 +114,7 @@ struct explanation {
   /// passes that need nothing of other ranks, or whose messages had arrived, optimizer steps apart.
   ticks host_gain = 0;
   bool has_messages = false;  ///< whether a record of messages was given
-  /// How exact the clocks of ranks were set, at worst, against that of rank 0; 0 where it was not
-  /// said.
+  /// The greatest error of the ranks' clocks against that of rank 0; 0 where it was not said.
   ticks clock_error = 0;
 
   friend bool operator==(explanation const&, explanation const&) = default;

@@ -15,8 +15,7 @@ namespace zbpp {
 
 /// Says how many hardware queues the devices of a run need.
 struct hardware_queue_need {
-  /// By rank: 1 where any number is enough, however streams are mapped to them; else one for each
-  /// stream.
+  /// By rank: 1 where any number does, however streams map to them; else one for each stream.
   std::vector<int> of_rank;
   /// The transfers that would wait for one another in one queue; empty where one is enough.
   std::vector<diagnostic> reason;

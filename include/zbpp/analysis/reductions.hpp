@@ -22,9 +22,8 @@ namespace zbpp {
 ///         its last pass or sum; without replicas that is `cost`
 [[nodiscard]] ticks cost_with_reductions(timeline const& line, problem const& problem);
 
-/// Finds a time that `cost_with_reductions` of no schedule with microbatches in order is below:
-/// after the last pass of a rank there is always a sum, and after all passes of one stage all of
-/// them.
+/// Finds a time that `cost_with_reductions` of no schedule with microbatches in order is below: a
+/// sum always follows the last pass of a rank, and all sums follow the passes of one stage.
 /// @complexity that of `lower_bound`
 [[nodiscard]] ticks lower_bound_with_reductions(problem const& problem);
 

@@ -42,8 +42,7 @@ class channel_map {
   }
   [[nodiscard]] int reverse(int channel) const noexcept { return reverse_[detail::index(channel)]; }
 
-  /// @return the channel of a send or receive; none when no message crosses there, or for any other
-  ///         instruction
+  /// @return the channel of a send or receive; none for another instruction, or within a rank
   [[nodiscard]] int of(instruction const& i) const noexcept {
     if (!i.is_send() && !i.is_receive()) return none;
     auto const from = i.is_send() ? i.stage : i.other_stage();
@@ -100,8 +99,7 @@ class traffic {
   /// @complexity O(instructions)
   traffic(program const& forwards, int depth);
 
-  /// Reads the instructions of what is to become a program.
-  /// @complexity O(instructions)
+  /// Reads the instructions of what is to become a program. @complexity O(instructions)
   traffic(placement const& placement, int microbatches, rows<instruction> const& instructions);
 
   /// @return the notes of a rank, one for each of its instructions

@@ -110,8 +110,7 @@ class common_order {
     return (down ? activation_sent_ : gradient_sent_)(i.stage, i.microbatch) != 0;
   }
 
-  // What is sent in front of a validation is received in front of one, too, where it may be sent
-  // again.
+  // What may be sent again in front of a validation is received in front of one, too.
   [[nodiscard]] bool may_validate(int rank) {
     if (!may_go_back_) return true;
     if (!is_at_validation_[index(rank)]) ++at_validation_;

@@ -91,8 +91,7 @@ work_of(bound_terms const& terms, problem const& problem, int rank) {
 /// Looks at a problem from each of its ranks. It refers to what it is made of.
 ///
 /// A rank begins with F of the first microbatch on its first stage. Where it is known when, the
-/// rank shares the heads that count from the start of stage 0. Other ranks count from their own
-/// first start.
+/// rank shares the heads that count from the start of stage 0. Others count from their own.
 class rank_views {
  public:
   rank_views(bound_terms const& terms, placement const& placement)

@@ -224,8 +224,7 @@ class critical_cycle {
     return false;
   }
 
-  // Looks for a cycle in the paths; the longest one closes with a step back when it is longer than
-  // the mean.
+  // Looks for a cycle in the paths; the longest closes with a step back if longer than the mean.
   [[nodiscard]] bool closes_cycle(int farthest) {
     std::vector<int> seen(paths_.size(), path_end::nowhere);  // on the way back from which rank
     for (int last = 0; last < static_cast<int>(seen.size()); ++last) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Heads: for each pass, the least time from the first start on a rank to the start of the pass.
-// They grow along the pipeline, after what shares a rank, and after what memory forces to come
-// first.
+// They grow along the pipeline, after what shares a rank, and after what memory forces ahead.
 #pragma once
 
 #include <zbpp/analysis/detail/bounds/memory.hpp>

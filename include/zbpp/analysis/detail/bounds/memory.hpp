@@ -21,8 +21,7 @@ class release_time {
   explicit release_time(stage_terms const& t) : t_(t) {}
 
   /// @param n  number of the F, counted from 1; memory forces something before it
-  /// @param end_of_b, end_of_w  called with a number, give the least end of that B or W; they
-  /// ascend
+  /// @param end_of_b, end_of_w  give the least end of the B or W with a number; they ascend
   /// @return the least time, over how many B there are, at which they and the W they leave
   ///         necessary have ended
   /// @complexity O(1) on average
@@ -84,8 +83,7 @@ struct memory_terms {
   }
 };
 
-/// Counts the B of later stages that must come before an F of a stage, one later stage after
-/// another.
+/// Counts the B that must come before an F of a stage, one later stage after another.
 class backward_count {
  public:
   /// @param n  number of the F, counted from 1
@@ -116,8 +114,7 @@ class backward_count {
   return later;
 }
 
-/// Finds the least work that memory forces before the last F of a stage, by how many of its own B
-/// come first.
+/// Finds the least work that memory forces before the last F of a stage, by its own B before that.
 /// @param with_forwards  whether F of later stages count as work
 /// @complexity O(microbatches * stages of the rank)
 [[nodiscard]] inline ticks work_before_last(

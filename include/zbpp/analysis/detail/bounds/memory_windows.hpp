@@ -42,8 +42,7 @@ class memory_windows {
         }
   }
 
-  /// Puts passes before F that would find no room without them, and F after F beside which they
-  /// find none.
+  /// Puts passes before F that find no room without them, and F after F beside which there is none.
   void put_in_order(rank_windows& windows) {
     for (int c = 0; c < chunks(); ++c)
       for (int n = 0; n < windows.microbatches(); ++n) {

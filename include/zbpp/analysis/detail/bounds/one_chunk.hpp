@@ -86,8 +86,7 @@ class wait_window {
   [[nodiscard]] ticks idle(int n) const noexcept {
     return wait(n) - terms_.first(stage_, n).forward;
   }
-  /// @return the least that is idle with any number of F; beyond one F more than are in time, each
-  ///         only adds
+  /// @return the least idle time with any number of F; after one F more than in time, each adds
   [[nodiscard]] ticks least_idle() const noexcept {
     auto const n = in_time();
     return std::min(idle(n), idle(std::min(n + 1, most_)));

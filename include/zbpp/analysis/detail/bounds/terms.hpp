@@ -44,8 +44,7 @@ struct stage_terms {
   [[nodiscard]] int in_flight(int most) const noexcept {
     return held == 0 ? most : static_cast<int>(std::min<bytes>(room / held, most));
   }
-  /// @return what B and W must have freed before F number `n`, counted from 1; not positive:
-  /// nothing
+  /// @return bytes that B and W must free before F number `n`, counted from 1; none if not positive
   [[nodiscard]] bytes need(std::int64_t n) const noexcept { return n * held - room; }
   /// @return how many B of an earlier stage of the rank must come before F number `n` when only `b`
   ///         B of this stage and those between do
