@@ -103,8 +103,7 @@ class control {
   [[nodiscard]] bool is_told_of_failure() const noexcept;
   /// @return the first failure of the run; only where `has_stopped`. Call only on the I/O thread.
   [[nodiscard]] rank_failure first_failure() const;
-  /// @return whether one has, and every rank that can be reached knows of it. Call only on the I/O
-  ///         thread.
+  /// @return whether one has, and all reachable ranks know of it. Call only on the I/O thread.
   [[nodiscard]] bool are_all_informed() const noexcept;
 
   /// Ends the run on this rank, where nothing runs any more: reports `own`, if there is something,
@@ -150,8 +149,7 @@ class control {
   /// Checks that all ranks hold the same as rank 0; a collective call. The run goes on if not.
   /// @param of_some  what only the ranks of a group have to agree on
   /// @param first    the first rank of that group
-  /// @throws error (no_agreement), on all ranks the same, that says whose differs and in what; as
-  ///         `collect`
+  /// @throws error (no_agreement), the same on all ranks, that says what differs; as `collect`
   void agree(
       std::span<agreement_item const> own,
       std::span<agreement_item const> of_some = {},

@@ -84,9 +84,8 @@ template <class Engine>
 /// supervisor().begin(program, status);      // a failure elsewhere fails `status` here
 /// supervisor().announce(engine.statement());
 /// // ... until the engine is done and all that it sent has left, or `status` has failed:
-/// //     engine.advance(), then note_wait(...) and wait for messages, with supervisor().look() or
-/// in
-/// //     control_channel().loop().run_until(...)
+/// //     engine.advance(), then note_wait(...) and wait for messages, with supervisor().look()
+/// //     or in control_channel().loop().run_until(...)
 /// supervisor().report(engine.what_failed());
 /// supervisor().end();
 /// ```
@@ -179,8 +178,7 @@ class one_rank {
     board.wait(wait_of(engine));
     board.enter(progress_phase::waiting, *at);
   }
-  /// Does a part of making the pipeline. If it throws, ends the run, so that no rank waits for this
-  /// one.
+  /// Does a part of making the pipeline. If it throws, ends the run: no rank waits for this one.
   /// @throws the first failure of the run
   template <class Work>
   void prepare(Work const& work) {

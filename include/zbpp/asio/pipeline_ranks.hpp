@@ -18,9 +18,9 @@ namespace zbpp::asio {
 /// pipeline and its program know the latter; connections and failures are of the former.
 class pipeline_ranks {
  public:
-  /// Is for a pipeline of all ranks of the run.
+  /// For a pipeline of all ranks of the run.
   pipeline_ranks() = default;
-  /// Is for the pipeline of a rank of a grid.
+  /// For the pipeline of a rank of a grid.
   /// @param rank   of the run, that of this process
   /// @param ranks  of the run
   /// @throws error (bad_argument) unless the grid has as many ranks as the run

@@ -71,8 +71,7 @@ class rendezvous {
   void agree(std::span<agreement_item const> own);
 
   /// Throws the failure of the run, if it has failed; else returns at once. A rank that computes
-  /// alone while the others wait should call this regularly, so that it stops soon after the run
-  /// has failed.
+  /// alone while the others wait should call this regularly, to stop soon after a failure.
   /// @throws error, the failure of the run
   void check();
 

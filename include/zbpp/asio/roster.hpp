@@ -41,8 +41,7 @@ struct failure_calls {
   /// acknowledges the failure to rank 0, and `control::settle` follows.
   std::function<void(rank_failure const&)> on_failure = {};
   /// Called when every rank that can be reached knows of the failure. Only then may a rank give up
-  /// messages: what it computes without them may reach other ranks, which by now know not to use
-  /// it.
+  /// messages: what it computes without them may reach other ranks, which then do not use it.
   std::function<void()> on_all_informed = {};
 };
 

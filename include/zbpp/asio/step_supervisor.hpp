@@ -89,8 +89,7 @@ class step_supervisor {
   /// Blocks until all ranks know all failures, and adds those of the others. From then on their
   /// ranks are those of the run.
   void settle(std::vector<failure>& failures);
-  /// Does something outside of a step. If it throws, ends the run, so that no rank waits for this
-  /// one.
+  /// Does something outside of a step. If it throws, ends the run: no rank waits for this one.
   /// @throws the first failure of the run
   void or_fail(std::function<void()> const& work);
 

@@ -123,14 +123,12 @@ class tcp::executor : public one_rank {
         if ((is_done || is_between_steps) && transport.is_flushed()) return true;
         if (is_between_steps && engine.may_send()) return true;
         if (part.has_stopped() || status.has_failed()) return true;
-        // Before lost connections are reported: a last message and the end of its connection may
-        // arrive together.
+        // First, since a last message and the end of its connection may arrive together.
         if (wakeup_.load(std::memory_order_acquire) != heard) return true;
         own.connections.report_needed(is_done ? channel_map::none : engine.blocked_on());
         if (own.states != nullptr)
           own.states->report_needed(is_done ? state_map::none : engine.blocked_by());
-        // If rank 0 has left, the report ended the run on this thread; no other event would end
-        // this wait.
+        // If rank 0 has left, the report ended the run here; no other event would end this wait.
         return part.has_stopped();
       });
     }

@@ -195,8 +195,7 @@ using ::boost::system::error_code;
 /// A socket without the costs of a type-erased executor.
 using tcp_socket = net::basic_stream_socket<net::ip::tcp, net::io_context::executor_type>;
 
-/// Takes a connection over from its type-erased executor, and has it behave. Call only on the I/O
-/// thread.
+/// Takes a connection from its type-erased executor, and sets it up. Only on the I/O thread.
 [[nodiscard]] tcp_socket own_socket(
     accepted_socket connected, io_loop& loop, tcp_settings const& settings, error_code& failure);
 
@@ -449,8 +448,7 @@ class receive_buffer_ring {
 class outgoing {
  public:
   /// @param most     bytes of a message
-  /// @param reverse  room of the channel the other way, which messages of this one tell about; may
-  ///                 be null
+  /// @param reverse  room of the channel the other way, which messages tell about; may be null
   outgoing(channel_name const& name, std::uint64_t most, credit_given* reverse)
       : socket_(name, *this),
         ring_(std::bit_ceil(zbpp::detail::index(name.ends.in_flight) + 1)),
@@ -478,8 +476,7 @@ class outgoing {
     place.msg = std::move(msg);
     place.step = step_;
     place.sequence = static_cast<std::uint32_t>(number - first_);
-    // Release: the I/O thread that sees the number sees the message, and what the pass wrote into
-    // it.
+    // Release: the I/O thread that sees the number sees the message and what it holds.
     published_.store(number + 1, std::memory_order_release);
   }
   /// @return whether all that was sent is in the kernel
@@ -688,8 +685,7 @@ class incoming {
 
   // For the engine.
 
-  /// Sets the first blocks aside; once, in `io_loop::exclusively`.
-  /// @throws std::bad_alloc
+  /// Sets the first blocks aside; once, in `io_loop::exclusively`. @throws std::bad_alloc
   void supply_first(arena& memory, wakeup* wake) {
     std::vector<receive_buffer> first(blocks_);
     if (largest_ > 0)

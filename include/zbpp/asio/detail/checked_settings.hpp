@@ -83,8 +83,7 @@ inline constexpr std::chrono::milliseconds longest_join_pause{1000};
   return address;
 }
 
-/// @return the host that others are told, where this process knows one; empty: the one that its
-///         connections show
+/// @return the host that others are told; empty: the one that the connections of this process show
 [[nodiscard]] inline std::string host_to_tell(rendezvous_settings const& s) {
   if (!s.advertise.empty()) return s.advertise;
   auto const address = bind_address(s);

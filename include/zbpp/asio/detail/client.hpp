@@ -32,8 +32,7 @@
 
 namespace zbpp::asio::detail {
 
-// What a rank says of another one that it has lost, and how that is listed beside what ranks say of
-// themselves.
+// What a rank says of another one that it has lost, beside what ranks say of themselves.
 
 [[nodiscard]] inline std::string silence_text(std::chrono::milliseconds deadline) {
   return "has not been heard for " + seconds_text(deadline) +
@@ -43,7 +42,7 @@ namespace zbpp::asio::detail {
   return "its process has ended or its connection broke (" + reason + ")";
 }
 
-/// @param calls  who called what, of which the rank that has left is no part; may be empty
+/// @param calls  calls of the ranks that remain, as text; may be empty
 [[nodiscard]] inline std::string left_text(std::string const& calls) {
   return calls.empty() ? "left the run" : "left the run; " + calls;
 }
@@ -98,13 +97,13 @@ class client final : public connection_owner {
             io, settings.deadline, [this] { return silence(); }, [this] { give_up_rank_0(); }),
         others_notice_(io) {}
 
-  /// Has rank 0 in this process.
+  /// Connects to a coordinator in this process.
   void use(local_sender to_rank_0, local_call begins) {
     to_coordinator_ = std::move(to_rank_0);
     begins_ = std::move(begins);
     pulse_.start();
   }
-  /// Has rank 0 at the other end of a connection, and asks to join.
+  /// Connects to rank 0 by a connection, and asks to join.
   /// @param when_lost  told why, when the connection ends before the run is complete
   void use(
       std::shared_ptr<control_connection> to_rank_0,

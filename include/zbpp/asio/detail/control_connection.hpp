@@ -290,7 +290,7 @@ template <class Number>
 
 class control_connection;
 
-/// Told what a control connection receives. Neither call may throw anything but `error`, which
+/// Hears what a control connection receives. Neither call may throw anything but `error`, which
 /// ends the connection.
 class connection_owner {
  public:

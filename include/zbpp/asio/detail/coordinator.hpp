@@ -222,8 +222,7 @@ class coordinator final : public connection_owner {
       member_of(request.rank) = member_record(pending_.remove(from), std::move(request));
       from.expect(most_frame(1, settings_.largest_blob));
     } else if (mistake_.empty()) {
-      // Ranks that come a little later are told, too, even after the longest pause between two
-      // tries.
+      // Ranks that come later are told, too, even after the longest pause between tries.
       mistake_ = std::move(wrong);
       deadline_.set(
           std::min(2 * longest_join_pause, deadline_.left()), [this] { end_joining(mistake_); });
@@ -391,8 +390,7 @@ class coordinator final : public connection_owner {
     go_on_stopping();
   }
 
-  // First all are told, so that none uses what others compute once they give up messages; then all
-  // end.
+  // First all are told, so that none uses what others compute without messages; then all end.
   void go_on_stopping() {
     if (state_ != state::stopping) return;
     if (std::ranges::all_of(members_, &member_record::has_ended)) return conclude();

@@ -77,8 +77,7 @@ class handler_allocator {
   handler_memory* memory_;
 };
 
-// The clocks of a control connection: one that beats, one that ends a wait, and one that notices
-// silence.
+// The clocks of a control connection: one beats, one ends a wait, and one notices silence.
 
 namespace net = ::boost::asio;
 using steady = std::chrono::steady_clock;
@@ -227,8 +226,7 @@ class silence_limit {
   bool is_on_ = false;
 };
 
-/// Runs handlers until `done()` holds, but not much longer than some time. Do not call from a
-/// handler.
+/// Runs handlers until `done()` holds, but not much longer than `time`. Not from a handler.
 template <class Predicate>
 void run_for(io_loop& by, std::chrono::milliseconds time, Predicate done) {
   struct alarm {

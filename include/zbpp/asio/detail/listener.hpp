@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How connections begin: both ends show that they hold the token of the run, the accepting end
-// whatever comes.
+// How connections begin: both ends show that they hold the token of the run.
 #pragma once
 
 #include <zbpp/asio/detail/text.hpp>
@@ -240,8 +239,7 @@ inline void expect_preamble(std::span<std::byte const> bytes, std::string const&
 }
 
 // Where connections come in: accepts them, lets each show that it is of this run, and hands on
-// those that could. Connections without a token cost a bounded amount of memory and time, however
-// many come.
+// those that could. Any number without a token costs bounded memory and time.
 
 /// Says where a listener listens and how long it waits for a handshake.
 struct listener_settings {

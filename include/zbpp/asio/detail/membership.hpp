@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rank 0 knows of a run: which ranks have joined, what each has called, and what all of them
-// have collected.
+// What rank 0 knows of a run: which ranks have joined, what each called, what all collected.
 #pragma once
 
 #include <zbpp/asio/detail/control_connection.hpp>
@@ -32,8 +31,7 @@
 
 namespace zbpp::asio::detail {
 
-// One collective call as rank 0 collects it: who has come, whether all call the same, and what all
-// get.
+// One collective call at rank 0: who has come, whether all call the same, and what all get.
 
 /// Collects a value of each rank, one round after the other.
 template <class Value>
@@ -309,7 +307,7 @@ class pending_connections {
     one.finish(std::chrono::seconds(1));
     remove(one);
   }
-  /// Does so with those that have not asked to join in time.
+  /// Turns connections away that have not asked to join in time.
   void turn_away_late(std::string const& text) {
     constexpr std::chrono::seconds limit{5};
     auto const now = steady::now();
@@ -329,7 +327,7 @@ class pending_connections {
 /// Holds what rank 0 knows of a rank.
 struct member_record {
   member_record() = default;
-  /// Is that of a rank that asked to join on this connection.
+  /// A rank that asked to join on this connection.
   member_record(std::shared_ptr<control_connection> by, join_request request)
       : to(std::move(by)),
         data(std::move(request.data)),

@@ -22,7 +22,7 @@ class tcp;
 
 namespace zbpp::asio::detail {
 
-/// Is `boost::asio::ip::tcp::socket`.
+/// The type `boost::asio::ip::tcp::socket`.
 using accepted_socket =
     ::boost::asio::basic_stream_socket<::boost::asio::ip::tcp, ::boost::asio::any_io_executor>;
 

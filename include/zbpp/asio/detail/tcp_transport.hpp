@@ -100,8 +100,7 @@ class tcp_transport {
     return taken_[zbpp::detail::index(channel)];
   }
 
-  /// Releases the messages of a channel before number `count`; for the sender, who knows that they
-  /// were consumed.
+  /// Releases the messages of a channel before number `count`, which the sender knows are consumed.
   void retire(int channel, std::int32_t count) noexcept;
 
   /// Does nothing: what is in the kernel is released, and the receiver has room for all of it.

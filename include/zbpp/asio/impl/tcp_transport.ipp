@@ -33,7 +33,7 @@
 
 namespace zbpp::asio::detail {
 
-// Does something for the sockets at once: here, or on the I/O thread where that is another.
+// Runs `work` now if this thread can be the I/O thread, else notifies that thread.
 template <class Work>
 void do_at_once(io_loop& loop, Work work) {
   if (!loop.try_exclusively(work)) loop.notify();
