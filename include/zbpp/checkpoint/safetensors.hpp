@@ -176,8 +176,7 @@ class stored_file {
 
   /// Reads an array of the header.
   /// @param to  has as many bytes
-  /// @throws error (io_failed) with the path; (bad_format) when a byte of a boolean is neither 0
-  ///         nor 1
+  /// @throws error (io_failed) with the path; (bad_format) when a boolean is neither 0 nor 1
   void read(stored_array const& from, std::span<std::byte> to) const;
 
  private:
@@ -191,8 +190,7 @@ class stored_file {
 /// @param metadata  texts that are saved with the arrays
 /// @param between   called between pieces; what it throws ends the work
 /// @throws error (io_failed) with the path; (bad_argument) naming an array whose bytes do not fit
-///         its type and shape, of more than 64 axes, or a name that is there twice, reserved or
-///         not UTF-8
+///         its type and shape, of more than 64 axes, or a name that is taken, reserved or not UTF-8
 file_record write_arrays(
     std::filesystem::path const& path,
     std::span<array const> arrays,

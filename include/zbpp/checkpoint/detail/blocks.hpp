@@ -23,7 +23,7 @@ struct block {
   std::vector<std::int64_t> shape;  ///< of the block
 };
 
-/// @return the block that a part is; one that covers a whole array, if that is not divided
+/// @return the part as a block; the whole array if it is not divided
 [[nodiscard]] block block_of(std::vector<std::int64_t> const& shape, array_part const& part);
 
 [[nodiscard]] bool fits(std::vector<std::int64_t> const& shape, array_part const& part) noexcept;
