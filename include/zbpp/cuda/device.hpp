@@ -57,8 +57,7 @@ struct device {
   /// Whether steps after the first ones are replayed, in which flows do not run: all that differs
   /// from step to step is then in device memory. One thread issues the passes of all devices.
   cuda::replay replay = cuda::replay::none;
-  /// How many steps `pipeline::step_async` lets be under way: each but the first is issued while
-  /// others run.
+  /// How many steps `pipeline::step_async` lets be under way, one issued while others run.
   int steps_at_once = 1;
   /// Called on each thread that issues passes, one per device, as `threads::on_thread_start`.
   /// With one device that is the thread that makes the pipeline.

@@ -183,8 +183,7 @@ class device_context {
     auto const is_busy = [](stream_ref on) { return cudaStreamQuery(on) == cudaErrorNotReady; };
     return is_busy(compute_) || (second_ && is_busy(second_->view()));
   }
-  /// Blocks until the device is done with what `read_results` reads.
-  /// @throws cuda_error
+  /// Blocks until the device is done with what `read_results` reads. @throws cuda_error
   void wait_for_results() const;
   /// Writes the losses of the step to their destinations, and, if they are measured, when its
   /// passes ran, once the device is done with them.
@@ -193,8 +192,7 @@ class device_context {
     read_losses(turn_);
     if (epoch_) timing_.read(*epoch_, passes);
   }
-  /// Writes the losses of one of the steps at once to their destinations, once the device is done
-  /// with them.
+  /// Writes the losses of one of the steps at once to where they go, once the device is done.
   void read_losses(std::size_t turn) noexcept;
 
  private:

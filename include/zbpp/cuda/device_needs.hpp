@@ -41,8 +41,7 @@ struct device_needs {
   int device = 0;               ///< its number
   std::vector<int> ranks = {};  ///< that run on it
   int streams = 0;              ///< those of the library and of NCCL
-  /// With so many, no stream holds up another (`cuda::device`), or steps cannot deadlock
-  /// (`nccl::ranks`).
+  /// With so many, no stream holds up another (`cuda::device`), no step deadlocks (`nccl::ranks`).
   int hardware_queues = 0;
   int events = 0;  ///< made with the pipeline
   /// Thread blocks of messages that can wait on its multiprocessors at one time, beside passes.

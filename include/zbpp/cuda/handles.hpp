@@ -152,11 +152,9 @@ class stream_ref {
   /// Lets what is enqueued from now on wait for what was last recorded in an event.
   /// @throws cuda_error
   void wait(event_ref event) const { check(cudaStreamWaitEvent(native_, event.get(), 0)); }
-  /// Records in an event what has been enqueued so far.
-  /// @throws cuda_error
+  /// Records in an event what has been enqueued so far. @throws cuda_error
   void record(event_ref event) const { check(cudaEventRecord(event.get(), native_)); }
-  /// Blocks the host until all that was enqueued is complete.
-  /// @throws cuda_error
+  /// Blocks the host until all that was enqueued is complete. @throws cuda_error
   void synchronize() const { check(cudaStreamSynchronize(native_)); }
 
  private:
@@ -191,8 +189,7 @@ class stream {
 };
 
 /// Refuses a stream of the caller that a rank cannot run on; for authors of backends.
-/// @throws error (bad_argument) when it belongs to another device or waits for the default stream;
-///         cuda_error
+/// @throws error (bad_argument) if of another device or waiting for the default stream; cuda_error
 inline void check_adoptable(stream_ref adopted, int device) {
   unsigned flags = 0;
   check(cudaStreamGetFlags(adopted, &flags));

@@ -96,8 +96,7 @@ class launcher {
   void issue(std::vector<Engine>& engines, Wait const& wait) {
     issue_run(engines, wait, false);
   }
-  /// Issues the steps of a run where streams are ordered by others: waits for no caller, and marks
-  /// no ends.
+  /// Issues the steps of a run whose streams others order: waits for no caller, marks no ends.
   template <class Engine>
   void issue_in_order(std::vector<Engine>& engines) {
     issue_in_order(engines, sleep_until_notified{});
@@ -109,8 +108,7 @@ class launcher {
     issue_run(engines, wait, true);
   }
 
-  /// Reads the results of the last step once the devices are done: losses, and times if they are
-  /// measured.
+  /// Reads the results of the last step once the devices are done: losses, and measured times.
   /// @throws cuda_error
   template <class Engine>
   void collect(std::vector<Engine>& engines) {

@@ -36,8 +36,7 @@ struct rank_device {
 
 /// Gives where a kernel of the pass writes the loss of a microbatch, which the step's result then
 /// has: one float in memory of the host that the device writes itself, so nothing is copied and the
-/// next pass waits for nothing. Write it once; reading it is slow. What is not written is not a
-/// number.
+/// next pass waits for nothing. Write it once; reading it is slow. If not written, it is NaN.
 /// @return its address on the device
 /// @throws error (wrong_flow) when this is not the last stage; (bad_argument) when the pass does
 ///         not run on a GPU, or while its work is captured; cuda_error

@@ -30,8 +30,7 @@ struct slot {
 /// Keeps the slots of one channel, found by the number of the message.
 class slot_ring {
  public:
-  /// Makes slots and their events, for the current device: the receiver's.
-  /// @throws cuda_error
+  /// Makes slots and their events, for the current device: the receiver's. @throws cuda_error
   explicit slot_ring(channel_needs needs) : needs_(std::move(needs)), slots_(needs_.slots()) {
     if (needs_.filling == slot_filling::by_sends) return;  // other processes know no events
     for (auto& s : slots_) {

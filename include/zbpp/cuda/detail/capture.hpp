@@ -42,8 +42,7 @@ class capture {
     cudaGetLastError();  // whoever threw knows that the capture failed
   }
 
-  /// Ends it.
-  /// @throws cuda_error
+  /// Ends it. @throws cuda_error
   [[nodiscard]] executable_graph finish() {
     cudaGraph_t captured = nullptr;
     check(end(&captured));

@@ -169,8 +169,7 @@ class p2p_transport {
     return true;
   }
 
-  /// Releases the messages of a channel before number `count`, which the sender knows to be
-  /// consumed.
+  /// Releases the messages of a channel before number `count`; the sender knows they are consumed.
   void retire(int channel, std::int32_t count) noexcept {
     auto& l = at(channel);
     retire_until(l, l.sent_before + static_cast<std::uint32_t>(count));
@@ -284,8 +283,7 @@ class p2p_transport {
     return ranks_[zbpp::detail::index(l.slots.ends().to)];
   }
 
-  // Releases messages that were consumed, or discarded: what those would have returned goes with
-  // the next.
+  // Releases messages that were consumed or discarded: what these would return goes with the next.
   void retire_until(channel_state& l, std::uint32_t end) noexcept {
     for (; l.retired != end; ++l.retired) {
       auto& sent = l.at(l.retired);

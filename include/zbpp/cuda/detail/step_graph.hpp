@@ -89,20 +89,17 @@ class step_order {
   }
 
   [[nodiscard]] stream_ref origin() const { return origin_; }
-  /// Lets the stream wait for what callers have enqueued on streams of theirs.
-  /// @throws cuda_error
+  /// Lets the stream wait for what callers have enqueued on streams of theirs. @throws cuda_error
   void wait_for_callers() const {
     for (auto const& each : streams_)
       if (each.is_adopted) join(each);
   }
-  /// Lets the streams of ranks wait for this one.
-  /// @throws cuda_error
+  /// Lets the streams of ranks wait for this one. @throws cuda_error
   void fork() const {
     origin().record(begun_);
     for (auto const& each : streams_) each.on.wait(begun_);
   }
-  /// Lets the stream wait for those of ranks.
-  /// @throws cuda_error
+  /// Lets the stream wait for those of ranks. @throws cuda_error
   void join() const {
     for (auto const& each : streams_) join(each);
   }
@@ -110,14 +107,12 @@ class step_order {
   /// @param turn  of the step among those at once
   /// @throws cuda_error
   void mark_end(std::size_t turn) const { origin().record(ends_[turn]); }
-  /// Lets what callers enqueue from now on wait for the end of a step.
-  /// @throws cuda_error
+  /// Lets what callers enqueue from now on wait for the end of a step. @throws cuda_error
   void hold_callers(std::size_t turn) const {
     for (auto const& each : streams_)
       if (each.is_adopted) each.on.wait(ends_[turn]);
   }
-  /// Blocks until a step is done.
-  /// @throws cuda_error
+  /// Blocks until a step is done. @throws cuda_error
   void wait(std::size_t turn) const { ends_[turn].view().synchronize(); }
   /// @throws cuda_error
   [[nodiscard]] bool is_done(std::size_t turn) const { return ends_[turn].view().is_complete(); }
