@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A timeline with a name, its memory, its optimizer steps and marks: what all drawings of timelines
-// take.
+// A timeline with a name, its memory, its optimizer steps and marks, as all drawings take it.
 #pragma once
 
 #include <zbpp/model/containers.hpp>

@@ -60,8 +60,7 @@ struct line_chart {
 };
 
 /// Draws a chart. Later curves are thinner, so that all are visible where some coincide.
-/// @throws error (bad_argument) when the picture is too small, or the labels of an axis do not
-///         ascend
+/// @throws error (bad_argument) when the picture is too small, or labels of an axis do not ascend
 [[nodiscard]] std::string to_svg(line_chart const& chart);
 
 }  // namespace zbpp

@@ -38,8 +38,7 @@ inline constexpr std::string_view csv_pair_name = "OVERLAP_F_B";
   return is_pass(kind) ? pass_table[static_cast<std::size_t>(kind)].csv_letters : to_string(kind);
 }
 
-/// An action of PyTorch's runtime that says nothing to a program. Those about one microbatch follow
-/// a send.
+/// An action of PyTorch's runtime that no program has. Those about one microbatch follow a send.
 struct csv_ignored_action {
   std::string_view letters;
   instruction_kind like;  ///< the kind that it is as to ids: a send, or an optimizer step
@@ -210,8 +209,7 @@ class csv_reader {
     ranks_ = cells_.ranks();
   }
 
-  /// @return placement and number of microbatches: the given ones, checked, or those that the cells
-  ///         show
+  /// @return placement and number of microbatches: those given, checked, or those of the cells
   [[nodiscard]] std::pair<placement, int> shape(
       std::optional<placement> const& given, std::optional<int> given_microbatches) {
     // Empty lines at the end are no ranks, unless the placement has as many.
