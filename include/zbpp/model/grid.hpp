@@ -92,8 +92,7 @@ class grid_layout {
   void check_rank(int rank) const;
 
   grid stated_;
-  // Of pipeline, data and tensor; neighbours along an axis of one rank, which has none, are 1
-  // apart.
+  // Of pipeline, data and tensor; along an axis of one rank neighbours would be 1 apart.
   std::array<int, 3> sizes_{};
   std::array<int, 3> strides_{};
   int expert_stride_ = 1;  // between replicas that share experts, in replicas

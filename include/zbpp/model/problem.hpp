@@ -55,8 +55,7 @@ class problem {
   [[nodiscard]] double microbatch_factor(int microbatch) const noexcept {
     return factors_.empty() ? 1 : factors_[detail::index(microbatch)];
   }
-  /// @return how many microbatches, from the first on, tell the times of all: 1 where they are of
-  ///         one size
+  /// @return how many microbatches, from the first on, tell the times of all: 1 if of one size
   [[nodiscard]] int distinct_microbatches() const noexcept {
     return factors_.empty() ? 1 : microbatches_;
   }
@@ -85,8 +84,7 @@ class problem {
   /// @return the gradients of the tied weights, once; 0 where there are none
   [[nodiscard]] bytes tied_size() const noexcept;
   [[nodiscard]] replica_costs const& replicas() const noexcept { return replicas_; }
-  /// @return what it takes to add up the gradients of a stage over the replicas; 0 where there is
-  ///         one
+  /// @return what it takes to add up a stage's gradients over the replicas; 0 where there is one
   [[nodiscard]] ticks reduction_time(int stage) const noexcept {
     return replicas_(costs(stage).gradients);
   }

@@ -148,8 +148,7 @@ struct channel {
 class program {
  public:
   /// Takes the instructions of each rank; `channels` states what the ranks must set aside.
-  /// @throws error (bad_argument) when there is not one row per rank, or microbatches is out of
-  /// range
+  /// @throws error (bad_argument) unless there is a row per rank, and microbatches is in range
   program(
       zbpp::placement placement,
       int microbatches,
