@@ -37,8 +37,7 @@ namespace zbpp::mpi {
 /// Runs the rank of this process; each of the others runs its own.
 ///
 /// All ranks make their pipelines, and take their steps, in the same order. A failure on one rank
-/// ends the step on every rank, as with `asio::tcp`; the process then ends by MPI_Abort when it
-/// calls MPI_Finalize.
+/// ends the step on every rank, as with `asio::tcp`; then MPI_Finalize calls MPI_Abort.
 class ranks {
  public:
   using transport_type = detail::transport;

@@ -321,8 +321,7 @@ class incoming {
     auto const number = first_ + static_cast<std::uint32_t>(sequence);
     return number < arrived_.load(std::memory_order_acquire) && entry_of(number).step == step_;
   }
-  /// @return when a message of this step was found to be here; one that has arrived and is not
-  ///         taken
+  /// @return when a message of this step was found here; one that has arrived and is not taken
   [[nodiscard]] std::chrono::steady_clock::time_point arrived_at(
       std::int32_t sequence) const noexcept {
     return entry_of(first_ + static_cast<std::uint32_t>(sequence)).arrived_at;

@@ -75,8 +75,7 @@ class transport {
   /// Gives a message that has arrived, in memory of the receiving rank, and closes its slot.
   /// @throws error (io_failed), std::bad_alloc
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes most);
-  /// Releases the messages of a channel before number `count`; for the sender, who knows that they
-  /// were consumed.
+  /// Releases the messages of a channel before number `count`, which the sender knows are consumed.
   void retire(int channel, std::int32_t count);
   /// Does nothing: what MPI has delivered is released.
   static void acknowledge(int /*channel*/, std::int32_t /*count*/) noexcept {}
