@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A communicator of NCCL as an object, made by zbpp or adopted from the caller: it is made without
-// blocking, polled for errors, aborted together with others when a run fails, and destroyed without
-// a hang.
+// blocking, polled for errors, aborted with others when a run fails, and destroyed without a hang.
 #pragma once
 
 #include <zbpp/cuda/error.hpp>

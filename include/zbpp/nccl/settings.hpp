@@ -34,8 +34,7 @@ struct ranks_settings {
   /// all that differs from step to step is then in device memory. The plan is to be lowered for
   /// `one_per_rank`, and the communicators are zbpp's own.
   cuda::replay replay = cuda::replay::none;
-  /// How many steps `pipeline::step_async` lets be under way: each but the first is issued while
-  /// others run.
+  /// How many steps `pipeline::step_async` lets be under way, one issued while others run.
   int steps_at_once = 1;
   /// Whether the results of steps and evaluations have the losses on all ranks: as
   /// `asio::tcp_settings::share_losses`. Steps of `step_async` cannot.

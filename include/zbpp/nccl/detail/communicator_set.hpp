@@ -99,8 +99,7 @@ class communicator_set {
     });
   }
   /// Uses a communicator of the caller for all channels. It has all ranks, in their order.
-  /// @throws error (bad_argument) when rank, ranks or device differ; nccl_error; cuda_error; what
-  ///         `pause` throws
+  /// @throws error (bad_argument) for another rank, size or device; nccl_error; cuda_error; `pause`
   communicator_set(
       std::vector<channel> channels,
       local_rank here,

@@ -52,8 +52,7 @@
 
 namespace zbpp::nccl::detail {
 
-/// Lets the ranks of a pipeline make collective calls, which those of all pipelines of the run make
-/// together.
+/// Lets the ranks of a pipeline make collective calls together with those of all pipelines.
 struct pipeline_calls {
   asio::control& channel;
   asio::pipeline_ranks places = {};  ///< which ranks of the run are those of the pipeline
@@ -103,7 +102,7 @@ class gathered_values {
   return settings.peer_copies && settings.adopted == nullptr &&
          settings.replay != cuda::replay::step;
 }
-/// @return that as ranks agree on it
+/// @return whether copies may carry messages, as ranks agree on it
 [[nodiscard]] inline agreement_item peer_copies_item(ranks_settings const& settings) {
   return make_item(
       "peer copies", uses_peer_copies(settings) ? "where GPUs reach each other" : "none");
@@ -282,8 +281,7 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
   return ids;
 }
 
-/// Makes and connects the communicators of some channels together with the other ranks, or takes
-/// the caller's.
+/// Makes and connects the communicators of some channels with other ranks, or takes the caller's.
 /// @param device  that of this rank
 /// @param map     as `map_remaining` gives it; not used for the caller's
 /// @throws error (bad_argument) when NCCL is to carry messages between ranks on one GPU;
@@ -314,7 +312,7 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
       pause);
 }
 
-/// Tells why NCCL carries the messages of a channel, where somebody wants to know.
+/// Calls `on_fallback`, if set, with why NCCL carries the messages of a channel.
 inline void tell_fallback(ranks_settings const& settings, channel const& of, char const* reason) {
   if (settings.on_fallback)
     settings.on_fallback(
@@ -470,8 +468,7 @@ inline void make_peer_channels(
 /// @param context  of this rank
 /// @param peers    of all channels; it outlives the report of a failure here
 /// @throws error (refused_program) when the program can deadlock on the hardware queues of a
-///         device; (bad_argument) when messages could hold all multiprocessors; as
-///         `make_communicators`
+///         device; (bad_argument) when messages could hold all SMs; as `make_communicators`
 [[nodiscard]] inline std::shared_ptr<communicator_set> make_remaining(
     pipeline_calls const& run,
     cuda::device_context const& context,

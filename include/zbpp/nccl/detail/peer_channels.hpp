@@ -176,8 +176,7 @@ class stream_values {
     cuda::detail::check_driver(
         write_(on, address_of(counter), value, CU_STREAM_WRITE_VALUE_DEFAULT));
   }
-  /// Lets what is enqueued from now on wait until a counter has reached a value; it may wrap
-  /// around.
+  /// Lets what is enqueued next wait until a counter has reached a value; it may wrap around.
   /// @throws cuda_error
   void wait(cuda::stream_ref on, std::uint32_t* counter, std::uint32_t value) const {
     cuda::detail::check_driver(wait_(on, address_of(counter), value, flags_));
@@ -461,8 +460,7 @@ class peer_sender : public peer_end {
       if (sent[k].size() > 0) copy(slot + to_.parts[k], sent[k].data(), sent[k].size());
     if (by_receiver) end();
   }
-  /// Enqueues the copy of some bytes, when the receiver has opened the slot.
-  /// @throws cuda_error
+  /// Enqueues the copy of some bytes, when the receiver has opened the slot. @throws cuda_error
   void send(void const* data, std::size_t size) {
     copy(begin(true) + to_.parts[0], data, size);
     end();
@@ -606,8 +604,7 @@ class peer_set {
   void get_ready() {
     if (!ends_waits_) ends_waits_.emplace([this] { end_waits(); });
   }
-  // Devices go on writing counters until they are done, and nobody knows when those of other
-  // processes are.
+  // Devices write counters until they are done, and nobody knows when those elsewhere are.
   void end_waits() noexcept {
     while (!is_ended_.load(std::memory_order_relaxed)) {
       for (auto const& each : channels_) {

@@ -57,8 +57,7 @@ class ranks::executor : public asio::one_rank {
   /// Checks with all ranks that they have the same plan, and gets the device ready.
   /// @throws error (bad_argument) unless there is a process for each rank, or when a setting does
   ///         not fit; (no_agreement) that says which rank differs in what; (refused_program) when
-  ///         the program can stall on communicators with this layout; cuda_error; the failure of
-  ///         the run
+  ///         the program can stall on communicators with this layout; cuda_error; a failed run
   executor(nccl::ranks by, plan const& planned)
       : one_rank(
             *by.run_,
@@ -110,8 +109,7 @@ class ranks::executor : public asio::one_rank {
   /// @return what carries the messages of this rank; the first time finds out together with the
   ///         other ranks who reaches whose slots, and makes and connects communicators for the rest
   /// @throws error (refused_program) when the program can deadlock on the hardware queues of a
-  ///         device; (bad_argument) when messages could hold all multiprocessors; the failure of
-  ///         the run
+  ///         device; (bad_argument) when messages could hold all SMs; the failure of the run
   [[nodiscard]] std::unique_ptr<detail::transport> make_transport(
       program const& program, traffic const& messages, problem const& problem) {
     asio::call_name const named(control_channel(), supervisor().connecting(programs_.empty()));
@@ -139,8 +137,7 @@ class ranks::executor : public asio::one_rank {
         std::move(contexts),
         std::move(needs),
         settings_.synchronizes);
-    // A transport whose program could not be prepared is destroyed; its address may be in use
-    // again.
+    // A transport whose program could not be prepared is gone; its address may be in use again.
     programs_.remove_if(
         [&](detail::rank_program const& gone) { return gone.transport == made.get(); });
     auto& added = programs_.emplace_back(detail::rank_program{&program, made.get(), {}, {}});

@@ -110,8 +110,7 @@ class replica_sums final : public gradient_sums {
     });
     if (!communicators_->is_aborted()) stream().record(own.summed);
   }
-  /// Lets passes wait for the sum of a stage.
-  /// @throws cuda_error
+  /// Lets passes wait for the sum of a stage. @throws cuda_error
   void finish(int chunk) override {
     auto const& own = stages_[zbpp::detail::index(chunk)];
     if (!own.layers.empty() && !communicators_->is_aborted()) context_->compute().wait(own.summed);

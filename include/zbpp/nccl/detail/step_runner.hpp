@@ -115,8 +115,7 @@ class step_launcher {
       std::size_t at_once) noexcept
       : supervisor_(supervisor), launcher_(launcher), wait_(wait), at_once_(at_once) {}
 
-  /// Replays the steps of a program, which trains; makes what that takes.
-  /// @throws cuda_error
+  /// Replays the steps of a program, which trains; makes what that takes. @throws cuda_error
   void replay_with(transport& trains) {
     replay_ =
         &trains.replay_with(supervisor_.rank(), std::make_unique<step_replay>(context(), at_once_));
@@ -148,8 +147,7 @@ class step_launcher {
     return agree_on_step(supervisor_.channel(), *replay_, engines, turn);
   }
 
-  /// Issues steps where none is under way, and waits until the device is done with them, or one has
-  /// failed.
+  /// Issues steps where none is under way, and waits until the device is done, or one failed.
   /// @throws cuda_error; nccl_error
   template <class Engine>
   void issue_alone(
@@ -189,8 +187,7 @@ class step_launcher {
       return !status.has_failed();
     });
   }
-  /// Lets what callers enqueue from now on wait for the end of a step.
-  /// @throws cuda_error
+  /// Lets what callers enqueue from now on wait for the end of a step. @throws cuda_error
   void hold_callers(std::size_t turn) const { order_->hold_callers(turn); }
 
   /// @return whether a step is done that was launched, or issued after others

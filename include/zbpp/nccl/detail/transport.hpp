@@ -2,8 +2,7 @@
 //
 // Moves messages between ranks by NCCL, or by copies into slots of the receiver where devices reach
 // each other. The host only issues: on the device a transfer waits until its slot is free and its
-// message is made, and a pass until its message has arrived. A step can be captured as one graph
-// and replayed.
+// message is made, and a pass until its message has arrived. A step can be one graph.
 #pragma once
 
 #include <zbpp/cuda/channel_needs.hpp>
@@ -88,8 +87,7 @@ class step_replay {
       Issue const& issue) {
     graph_.start(way, engines, order, turn, issue);
   }
-  /// Drops all graphs, for which an abort of their communicators waits. Those that run go when they
-  /// end.
+  /// Drops all graphs, for which an abort of communicators waits; those that run, when they end.
   /// @source NCCL, commDestroySync in src/init.cc
   void discard() noexcept { graph_.discard(); }
 
@@ -216,15 +214,13 @@ class transport {
     ranks_[zbpp::detail::index(rank)].wake = wake;
   }
 
-  /// Keeps the graph of a rank's steps, which has messages of the communicators and so goes before
-  /// them.
+  /// Keeps the graph of a rank's steps, which goes before the communicators that it uses.
   step_replay& replay_with(int rank, std::unique_ptr<step_replay> steps) noexcept {
     return *(ranks_[zbpp::detail::index(rank)].steps = std::move(steps));
   }
 
   /// Opens the slot of the next message, and enqueues the receive or tells the sender.
-  /// @throws std::bad_alloc; error (wrong_flow) when a flow still holds the slot; cuda_error;
-  ///         nccl_error
+  /// @throws std::bad_alloc; error (wrong_flow) when a flow holds the slot; cuda_error; nccl_error
   void post_receive(int channel, bytes) {
     auto& l = at(channel);
     auto const& to = at_rank(l.slots->ends().to);
@@ -247,8 +243,7 @@ class transport {
   }
 
   /// Enqueues the send or copy of what the sender's passes have made so far. Never blocks.
-  /// @throws error (wrong_size) unless the message has the shape of its edge; cuda_error;
-  ///         nccl_error
+  /// @throws error (wrong_size) when its shape is not the edge's; cuda_error; nccl_error
   void send(int channel, message&& msg, ticks) {
     auto& l = at(channel);
     auto const sequence = static_cast<std::int32_t>(l.sent);
@@ -304,8 +299,7 @@ class transport {
     return std::exchange(slot.parts, {});
   }
 
-  /// Releases the messages of a channel before number `count`, which the sender knows to be
-  /// consumed.
+  /// Releases the messages of a channel before number `count`; the sender knows they are consumed.
   void retire(int channel, std::int32_t count) noexcept {
     auto& l = at(channel);
     for (auto const end = static_cast<std::uint32_t>(count); l.retired < end; ++l.retired)
@@ -316,8 +310,7 @@ class transport {
   void link_states(state_link& states) noexcept { states_ = &states; }
   [[nodiscard]] state_link& states() noexcept { return *states_; }
 
-  /// Has another object add up the gradients of a rank over its replicas; it must outlive this
-  /// one's use.
+  /// Has another object, which must outlive this one's use, add up gradients over replicas.
   /// @throws cuda_error
   void link_sums(int rank, replica_sums& sums) {
     sums_ = &sums;
