@@ -28,8 +28,7 @@ namespace zbpp::detail {
 //
 // Puts recomputation into schedules of policies that know nothing of it.
 
-/// Puts an R in front of each B and BW of the stages that state a time for R and have none in the
-/// schedule.
+/// Puts an R in front of each B and BW of stages that state a time for R and have none yet.
 [[nodiscard]] inline schedule insert_recompute(schedule order, problem const& problem) {
   std::vector<bool> lacks(index(problem.stages()));
   for (int s = 0; s < problem.stages(); ++s)
@@ -136,8 +135,7 @@ class fusion {
   int trials_ = most_trials;
 };
 
-/// Fuses B and W where `backward_fused` says that BW is cheaper and the simulated cost does not
-/// rise.
+/// Fuses B and W where `backward_fused` makes BW cheaper and the simulated cost does not rise.
 /// @param trials  grows by how many orders are simulated for that; nullptr: nobody counts
 [[nodiscard]] inline schedule fuse_where_it_pays(
     schedule order, problem const& problem, int* trials = nullptr) {
@@ -160,8 +158,7 @@ enum class pair_order : std::uint8_t { forward_first, backward_first, any };
 
 /// Chooses among the F and B or BW that stand side by side, or with one W or R between them. A pair
 /// saves time on its rank, but what its first pass makes leaves later, so each choice is simulated:
-/// all pairs at once, and where that costs more, those of one half of the step, a quarter and so
-/// on.
+/// all pairs at once, and where that costs more, those of half the step, and so on.
 class pairing {
  public:
   /// @param order   without pairs, within the limits

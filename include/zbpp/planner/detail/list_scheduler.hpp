@@ -412,8 +412,7 @@ class chooser {
     return {.at = next};
   }
 
-  /// Chooses along an order: the next F or B runs when it can, W where it must or where it delays
-  /// nothing.
+  /// Chooses along an order: the next F or B runs when it can, W where it must or delays nothing.
   [[nodiscard]] choice along(std::span<fb_code const> fb_order) {
     for (int s : rank_.stages) consider_weight(s);
     auto const done = index(rank_.forwards) + index(rank_.backwards);
@@ -534,8 +533,7 @@ class chooser {
 // ---- the scheduler -----------------------------------------------------------------------------
 //
 // The list scheduler: one engine that turns a few rules per rank into a schedule, for any
-// placement, times, transfers and memory limits. Every search of the planner is a search over its
-// rules.
+// placement, times, transfers and memory limits. All searches go over its rules.
 
 /// Builds schedules of one problem, again and again; it allocates in its constructor only. It walks
 /// the ranks in the order of time: a rank that is free chooses its next pass, or waits for the next

@@ -142,7 +142,7 @@ class pass_nodes {
  public:
   pass_nodes(int passes, int ranks) : passes_(passes), nodes_(index(passes + 2 + ranks)) {}
 
-  /// Makes them again; what stands before and after each is for the caller to say.
+  /// Makes the nodes again; the caller says what stands before and after each.
   void make(pass_classes const& classes, problem const& problem) {
     auto const microbatches = problem.microbatches();
     bool const differ = problem.distinct_microbatches() > 1;
@@ -495,8 +495,7 @@ class pass_network {
     to.row = row_;
     to.turns = turns_.sorted();
   }
-  /// Goes back to an order of the schedule that was loaded last.
-  /// @complexity O(passes)
+  /// Goes back to an order of the schedule that was loaded last. @complexity O(passes)
   void go_back(kept_order const& to) {
     place(0, to.row);
     turns_.go_back(to.turns);

@@ -47,8 +47,7 @@ namespace zbpp::detail {
 }
 
 /// @return how many F each rank of a looped placement may run before its first B, so that it keeps
-///         no more than its room, where groups of `group` microbatches go through its chunks in
-///         turn
+///         no more than its room, where `group` microbatches at a time go through its chunks
 [[nodiscard]] inline std::vector<int> most_warm_up(
     problem const& problem, std::span<bytes const> room, int group) {
   std::vector<int> most;

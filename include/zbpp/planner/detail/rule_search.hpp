@@ -631,8 +631,7 @@ class rule_search {
 
   // Where changes lead differs from one start to the next: on the hard problems that were tried, a
   // quarter of the starts meets the bound within the first tries. Most starts are short, a few are
-  // longer, as the reluctant doubling of D. Knuth has it: 1 1 2 1 1 2 4 1 1 2 ... times
-  // first_tries.
+  // longer, by D. Knuth's reluctant doubling: 1 1 2 1 1 2 4 1 1 2 ... times first_tries.
   void start_again() {
     if ((run_ & -run_) == length_) {
       ++run_;

@@ -206,8 +206,7 @@ inline constexpr std::array<budget_call, 1> looped_budgets{interleaved_budget};
   return {std::move(order), taken, lower_bound(problem), tries, work};
 }
 
-/// Searches once more in each smaller memory that could hold a cheaper order, and takes what costs
-/// less.
+/// Searches again in each smaller memory that could hold a cheaper order; takes the cheapest.
 /// @param limits   of the memory that was searched; empty where it had none
 /// @param budgets  the smaller ones
 /// @param search   with the budget of each

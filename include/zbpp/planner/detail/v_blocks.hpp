@@ -2,8 +2,7 @@
 //
 // Building blocks on a V: one microbatch's way through all ranks that can be repeated, interval
 // after interval, without two passes meeting on a rank; their shapes, and the orders they make. How
-// long a block stays on the ranks is how much memory it takes, so short ones run where memory is
-// short.
+// long a block stays on the ranks is how much memory it takes: short ones take little.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -204,8 +203,8 @@ class v_block {
   }
 
   // The first time from `ready` on at which a pass keeps clear of those placed on its rank, and
-  // after which what is left finds gaps. Only a few times come into question: that at which it is
-  // ready, and those that leave no gap, or one for W, before or after it.
+  // after which what is left finds gaps. Candidates: when it is ready, and times that leave no gap,
+  // or one for W, before or after it.
   [[nodiscard]] ticks earliest(
       way_of_rank const& way, std::size_t leg, ticks ready, bool leaves_weights) const {
     ticks best = never_fits;
@@ -251,8 +250,7 @@ class v_block {
     for (std::size_t i = leg + 1; i < legs; ++i) left[n++] = way.time[i];
     if (leaves_weights)
       for (auto const w : way.weight) left[n++] = w;
-    // All of it, with zeros at the end: g++ 12 takes a sort of the first few for one beyond the
-    // end.
+    // All, with zeros at the end: g++ 12 takes a sort of the first few for one beyond the end.
     std::sort(left.begin(), left.end(), std::greater<>{});
     for (std::size_t i = 0; i < n; ++i) {
       ticks* tightest = nullptr;

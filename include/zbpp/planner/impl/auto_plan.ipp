@@ -204,8 +204,7 @@ class auto_plan_search {
     }
   }
 
-  // Searches the order of the best cut, with the stages that recompute as they are and as they
-  // could be.
+  // Searches the order of the best cut, with stages that recompute as they do and as they could.
   void search_order(placement_candidate& candidate, double share) {
     if (!candidate.best) return;
     auto const chosen = choice_of(*candidate.best);

@@ -107,8 +107,7 @@ class plan_lookup {
   return work;
 }
 
-/// Makes the measured stages of a plan layers that can be cut again, on ranks as fast as they were
-/// measured.
+/// Makes layers of the measured stages of a plan, to be cut again, on ranks as fast as measured.
 /// @param stated    what the stages take on a rank of speed 1
 /// @param measured  what they took on their ranks
 [[nodiscard]] inline layered_problem measured_layers(
