@@ -2,8 +2,7 @@
 //
 // Interleaved orders: several chunks per rank on a looped placement, so that the pipeline fills and
 // drains in shorter steps. Microbatches go in groups, each group through the chunks in turn. 1F1B-I
-// has a BW as its backward pass; the grouped order has B and W apart and chooses the size of
-// groups.
+// has a BW as its backward pass; the grouped order has B and W, and sizes groups.
 #pragma once
 
 #include <zbpp/model/problem.hpp>
