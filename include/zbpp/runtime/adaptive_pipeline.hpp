@@ -79,8 +79,7 @@ class adaptive_pipeline {
   }
 
   /// Runs a step of another number of microbatches, such as the last one of an epoch. The first of
-  /// a number takes as long as the search for its plan, which is kept. Such steps decide nothing
-  /// about plans.
+  /// a number takes as long as the search for its plan, which is kept. They decide no plan.
   /// @return its result, which the next step overwrites
   /// @throws error as `pipeline::step` and `plans_by_count::plan_for`
   step_result const& step(int microbatches) {

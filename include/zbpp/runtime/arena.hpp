@@ -20,8 +20,7 @@ namespace zbpp {
 
 /// Owns a piece of a rank's arena together with its copies; empty when default-made.
 ///
-/// Data is aligned to 64 bytes or more and not initialised. A buffer is used on its rank's thread
-/// only.
+/// Data is aligned to 64 bytes or more and not initialised. For the thread of its rank only.
 class buffer {
  public:
   buffer() noexcept = default;
@@ -123,7 +122,7 @@ class released_loans {
   }
   ~released_loans() { clear(); }
 
-  /// Gives them back, for use after what the lender's passes wait for by now.
+  /// Returns the loans; the lender's stream already waits for every reader.
   void clear() noexcept {
     while (first_ != nullptr)
       detail::arena_core::give_back(std::exchange(first_, first_->next_free), false);
@@ -154,8 +153,7 @@ class arena {
   }
 
   /// Takes memory for about `size` bytes of buffers from the system now. Many small pieces, or
-  /// sizes that change, may still make the arena grow; a step that is like the one before never
-  /// does.
+  /// sizes that change, may still make the arena grow; a step like the last does not.
   /// @throws std::bad_alloc, also when `size` is negative
   void reserve(bytes size) { core_->reserve(static_cast<std::size_t>(size)); }
   /// @return how many bytes `reserve` takes for so many, which is not negative

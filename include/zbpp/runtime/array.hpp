@@ -65,8 +65,7 @@ template <class Number>
 /// to or destroyed.
 class array {
  public:
-  /// Makes an array to be sent; its values are not initialised. `make_array` does so with a type of
-  /// C++.
+  /// Makes an array to be sent, its values not initialised; `make_array` takes a type of C++.
   /// @throws error (bad_argument) when a dimension is negative, an element has no bits, the array
   ///         is larger than 2^62 bytes, or the place is on a device; std::bad_alloc
   array(pass_context ctx, data_type type, std::span<std::int64_t const> shape);

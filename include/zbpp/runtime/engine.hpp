@@ -320,8 +320,7 @@ class engine {
   }
 
   // Begins the next step, or the same one again. Returns false while peers have messages of the
-  // last step, or the first time, to take. Inlined, it would take registers from the loop in
-  // `advance`.
+  // last step, or the first time, to take. Inlined, it slows down `advance`.
   [[gnu::noinline]] bool begin_step() {
     if (state_ == run_state::going_back && !discard_cut()) return false;
     awaited_ = {};
@@ -335,8 +334,7 @@ class engine {
     return true;
   }
 
-  // Gives up what this step has run and received so far. Returns false while messages are on their
-  // way.
+  // Gives up what this step has run and received. Returns false while messages are on their way.
   bool discard_cut() {
     abandon();
     if constexpr (multi_step_transport<Transport>) {

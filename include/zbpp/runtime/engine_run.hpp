@@ -35,7 +35,7 @@ struct step_places {
   message_record* messages = nullptr;  ///< null where none are recorded
 };
 
-/// Told of the steps of a run whose outcome is known, one after another.
+/// Hears of the steps of a run whose outcome is known, one after another.
 class step_listener {
  public:
   virtual ~step_listener() = default;

@@ -12,8 +12,7 @@
 
 namespace zbpp {
 
-/// Adds up the gradients of the stages of a rank over its replicas. The thread that runs the rank
-/// uses it.
+/// Adds up the gradients of a rank's stages over its replicas, on the thread of the rank.
 class gradient_sums {
  public:
   gradient_sums() = default;

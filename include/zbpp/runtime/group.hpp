@@ -23,8 +23,7 @@ namespace zbpp {
 /// or between steps; each call blocks until what it needs of the others is here. One thread at a
 /// time uses it, that of the rank. What lies in the spans is memory of the host. Once calls of a
 /// size have been made, further ones allocate nothing; but the root of broadcasts waits for nobody,
-/// and may allocate where it makes several and is further ahead than before. A group of one member
-/// sends nothing.
+/// and may allocate where it is further ahead than before. A group of one sends nothing.
 /// @throws (all calls) error (no_agreement) when another member makes another call; (bad_argument)
 ///         when spans do not fit each other; the failure of the run
 class group {

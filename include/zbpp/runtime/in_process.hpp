@@ -97,8 +97,7 @@ class in_process {
   ///         when that has ended its step
   [[nodiscard]] bool begin_step(int rank) noexcept;
 
-  /// Releases the messages of a channel before number `count`; for the sender, who knows that they
-  /// were consumed.
+  /// Releases the messages of a channel before number `count`, which the sender knows are consumed.
   void retire(int channel, std::int32_t count) noexcept {
     auto& l = lane_of(channel);
     l.retire_until(l.sent + static_cast<std::uint32_t>(count));
@@ -122,8 +121,7 @@ class in_process {
   /// Wakes everybody who waits; for a step that failed.
   void abort() noexcept;
 
-  /// Releases all messages, closes all slots and starts counting again; only when no rank is
-  /// running.
+  /// Releases all messages, closes all slots and counts from 0; only when no rank is running.
   void drain() noexcept;
 
  private:

@@ -103,8 +103,7 @@ class microbatch {
   }
   /// Gives what the gradient of the loss is multiplied by; the optimizer divides by it.
   ///
-  /// Ask in B or BW: while F runs, the step before may not have been validated, and that can change
-  /// the scale.
+  /// Ask in B or BW: while F runs, the step before may still be validated, which changes it.
   /// @throws error (wrong_flow) in another pass
   [[nodiscard]] double loss_scale() const;
   /// @return where the loss of this microbatch goes, for a backend that learns it later in the step

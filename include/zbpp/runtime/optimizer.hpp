@@ -88,8 +88,7 @@ concept tying_optimizer = optimizer<T> && requires(
 ///
 /// `gradient_count()` says how many it has, over all layers, always the same; it may count a number
 /// more for each layer. `read_gradients` copies them out, layer after layer, with 0 for those of a
-/// layer that is not trained now; `write_gradients` replaces them by the sums. What they copy is
-/// host memory.
+/// layer that is not trained now; `write_gradients` replaces them by the sums; both in host memory.
 template <class T>
 concept reducing_optimizer = optimizer<T> && requires(
                                                  T& o,
@@ -111,11 +110,9 @@ concept exposing_optimizer = optimizer<T> && requires(T const& fixed, int layer)
   { fixed.gradients(layer) } -> std::convertible_to<std::span<float>>;
 };
 
-/// Models an optimizer whose weights can be read, so that ranks that hold the same can compare
-/// them.
+/// Models an optimizer whose weights can be read, for ranks that hold the same to compare them.
 ///
-/// `layer_size` is the number of weights of a layer, and `read_weights` copies them into memory of
-/// the host.
+/// `layer_size` is the number of weights of a layer; `read_weights` copies them to the host.
 template <class T>
 concept readable_optimizer =
     optimizer<T> &&

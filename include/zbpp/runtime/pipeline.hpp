@@ -50,8 +50,7 @@ class plan_runner;
 ///
 /// One call at a time: one that comes while another runs, from a callback, a flow or another
 /// thread, throws error (bad_argument) at once. docs/flows.md has a table of what is allowed when.
-/// @tparam Backend  `threads` or `virtual_time`, or one of a component: `asio::tcp`,
-///                  `cuda::device`, `nccl::ranks`
+/// @tparam Backend  `threads`, `virtual_time` or a component's, such as `asio::tcp`
 template <backend Backend>
 class pipeline {
  public:
@@ -61,8 +60,7 @@ class pipeline {
   ///                the order of the model: a container of one stage type or of `stage_ref`. They
   ///                must outlive the pipeline. Ranks run at once, so one object may serve two
   ///                stages of one rank only.
-  /// @param options  of optimizer steps, for stages with an `optimizer`, and of what ranks do while
-  ///                 they wait
+  /// @param options  of optimizer steps, for stages with an `optimizer`, and of ranks that wait
   /// @throws error (refused_program) with every fault that `verify` finds; (bad_argument) unless
   ///         there are as many as stages; what the backend throws. With one process per rank all
   ///         ranks throw what is wrong with the stages or options of one, and the run is over
@@ -74,12 +72,10 @@ class pipeline {
   pipeline& operator=(pipeline const&) = delete;
   ~pipeline();
 
-  /// Runs one optimizer step's worth of microbatches, and the optimizer steps of stages that have
-  /// one.
+  /// Runs the microbatches of an optimizer step, and the optimizer steps of stages with one.
   ///
   /// Blocks until the ranks of this process have stopped; their flows are destroyed and their
-  /// buffers returned. Ranks in other processes may still be running. Allocates nothing after the
-  /// first time.
+  /// buffers returned. Ranks elsewhere may still run. Allocates nothing but the first time.
   ///
   /// After a failure, a backend whose ranks all run in this process can step again (on GPUs, if
   /// CUDA can continue); the stages must first undo what W added up, or what an optimizer step
@@ -106,8 +102,7 @@ class pipeline {
   ///
   /// Where ranks agree on optimizer steps, a rank begins the next step when it is done with its own
   /// part of the last one; `on_step` is then called on the thread of a rank, while others go on.
-  /// All is final when `run` returns, and when it pauses. Otherwise this is as many calls of
-  /// `step`.
+  /// All is final when `run` returns or pauses. Otherwise it is as many calls of `step`.
   ///
   /// What `on_step` asks for happens at most two steps later, after the same step on all ranks,
   /// whichever of them asked. The run ends before if that many steps are not left.

@@ -22,8 +22,7 @@ class rank_grid {
  public:
   /// The grid of a run of one rank.
   rank_grid() = default;
-  /// Is at a place of a grid whose groups are given one by one, by `along`; for authors of
-  /// backends.
+  /// A place in a grid whose groups are given one by one, by `along`; for authors of backends.
   /// @param fail  called with the reason when the rank fails, to wake those that wait for it; none
   ///              where they learn of it in another way
   explicit rank_grid(
@@ -40,8 +39,7 @@ class rank_grid {
   [[nodiscard]] group& expert() noexcept { return along(grid_axis::expert); }
   /// @return the replicas with the same experts
   [[nodiscard]] group& expert_data() noexcept { return along(grid_axis::expert_data); }
-  /// @return the group along an axis; along that of the pipeline a group of one, since its ranks
-  ///         exchange messages
+  /// @return the group along an axis; one alone along the pipeline, whose ranks exchange messages
   [[nodiscard]] group& along(grid_axis axis) noexcept {
     auto& found = groups_[static_cast<std::size_t>(axis)];
     if (found.size() > 1) found.place_ = &place_;  // those of one are everybody's

@@ -20,8 +20,7 @@ enum class after_step : std::uint8_t {
   stop,   ///< it ends, after the same step on all ranks
 };
 
-/// What a run calls when it pauses: a callable that takes nothing and gives nothing, or an
-/// `after_step`.
+/// What a run calls when it pauses: it takes nothing, and gives nothing or an `after_step`.
 class pause_call {
  public:
   /// Calls nothing.

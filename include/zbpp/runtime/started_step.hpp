@@ -12,8 +12,7 @@
 
 namespace zbpp {
 
-/// Names a step that `pipeline::step_async` has begun; cheap to copy, valid for the pipeline's
-/// life.
+/// Names a step that `pipeline::step_async` has begun; cheap to copy, valid as the pipeline is.
 template <class Pipeline>
 class started_step {
  public:
@@ -61,7 +60,7 @@ class step_queue {
   }
   /// Notes that the results of all steps so far lose their places.
   void expire() noexcept { valid_from_ = begun_; }
-  /// Notes that the next step takes a place for its result, whether or not it comes to begin.
+  /// Reserves a place for the result of the next step, even if that never starts.
   /// @param places  how many there are
   void take_place(std::size_t places) noexcept {
     valid_from_ = std::max(valid_from_, begun_ + 1 - static_cast<std::int64_t>(places));

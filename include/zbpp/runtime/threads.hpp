@@ -77,8 +77,7 @@ struct threads {
   class executor;
 };
 
-/// Owns the threads of a pipeline. Neighbouring ranks share a thread where there are fewer threads
-/// than ranks.
+/// Owns the threads of a pipeline. Neighbouring ranks share one where there are fewer than ranks.
 class threads::executor : public one_process {
  public:
   /// Starts the threads; they sleep until `run`.

@@ -51,7 +51,7 @@ struct stall_options {
 
 namespace detail {
 
-/// The learning rate of those who give none.
+/// The learning rate by default.
 struct default_rate {
   double operator()(std::int64_t) const noexcept { return 1e-3; }
 };

@@ -49,8 +49,7 @@ class agreement_runner {
   }
   /// @return the part of the rank; null where it has none
   [[nodiscard]] step_agreement* part() const noexcept { return part_; }
-  /// @return the channel of the gradients or verdict that the rank waits for; none where it does
-  ///         not
+  /// @return the channel of the gradients or verdict that the rank waits for, or none
   [[nodiscard]] int awaited() const noexcept { return awaited_; }
 
   /// Runs as much of `reduce_norm` or `validate` as can be.

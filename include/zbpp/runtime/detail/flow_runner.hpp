@@ -94,8 +94,8 @@ class flow_runner {
     return {};
   }
 
-  /// Runs a pass whose message is taken, and ends it. A pass that begins a pair ends with the
-  /// second one, after it: nothing of either is free before, as if both ran at the same time.
+  /// Runs a pass whose message is taken, and ends it. Both passes of a pair end together, with the
+  /// second: neither frees memory earlier.
   /// @param times  of the passes of the step, gets those of the pass
   /// @param number  of the pass in it; the first of a pair has the one before that of the second
   template <class PassObserver>

@@ -21,8 +21,7 @@
 
 namespace zbpp::detail {
 
-/// True if `Stages` does not own its stages: a container by name, a view, or a container of
-/// `stage_ref`.
+/// Whether `Stages` owns no stages: a container by name, a view, or a container of `stage_ref`.
 template <class Stages>
 concept refers_to_stages =
     std::is_lvalue_reference_v<Stages> || std::ranges::borrowed_range<Stages> ||

@@ -89,8 +89,7 @@ class plan_runner {
     std::erase_if(all, [](group const* one) { return one->size() == 1; });
     return all;
   }
-  /// @return of the steps that the partners measured, the longest: the others wait for it. A
-  ///         collective call
+  /// @return the longest step that a partner measured: others wait for it. A collective call
   /// @throws error (no_agreement) when they ran other passes
   [[nodiscard]] timeline longest(timeline own) {
     for (auto* const members : partners()) {

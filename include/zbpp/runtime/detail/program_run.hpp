@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a pipeline has for each program that it runs, training or evaluation: engines, transport
-// and results.
+// What a pipeline has for each of its programs, to train or evaluate: engines, transport, results.
 #pragma once
 
 #include <zbpp/analysis/detail/record_places.hpp>

@@ -37,8 +37,7 @@ struct ready_instruction {
   // channel, before it may go; of a pass: those that its message proves consumed, or, where it
   // `acknowledges`, those that it reports to the sender.
   std::int32_t retired = none;
-  // What a pass or the message of a send takes by the problem. Of a pair the second has the time of
-  // both.
+  // What a pass, or a send's message, takes by the problem. The second of a pair has both times.
   ticks takes = 0;
 };
 

@@ -16,8 +16,7 @@ struct training_state;
 
 namespace detail {
 
-/// Holds what all ranks need alike in a step: options, what the step depends on, and its learning
-/// rate.
+/// Holds what all ranks need alike in a step: options, the training state, the learning rate.
 struct step_terms {
   double learning_rate = 0;  ///< of this step; 0 where it only adds gradients up
   double loss_scale = 1;
@@ -77,7 +76,7 @@ struct run_statement {
 ///         has the options that stand there by default
 [[nodiscard]] step_terms terms_beside(run_statement const& run, run_statement const& other);
 
-/// Says what is the matter where two ranks do not run the same.
+/// How the calls of two ranks differ.
 enum class run_mismatch : std::uint8_t {
   none,
   calls,  ///< one trains and the other evaluates, or they run different numbers of steps

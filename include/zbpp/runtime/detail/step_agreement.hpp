@@ -33,7 +33,7 @@ enum class agreement_progress : std::uint8_t {
   goes_back  ///< the step before was amended: what this step has run so far is void
 };
 
-/// What the last rank tells all others.
+/// The decision of the last rank on a step.
 struct step_ruling {
   gradient_verdict verdict;
   after_step next = after_step::go_on;  ///< the most that a rank has asked for

@@ -225,8 +225,7 @@ ZBPP_INLINE void step_agreement::receive_ruling(state_link& link, ticks arrival)
   send_ruling(link, arrival);
 }
 
-// Each link carries what belongs to one step: a rank that goes on takes the verdict in its next
-// one.
+// Each link carries what belongs to a step: a rank that goes on takes the verdict in its next.
 ZBPP_INLINE void step_agreement::send_ruling(state_link& link, ticks arrival) {
   if (is_first()) return;
   holds_verdict_ = tells_next_step_ && !is_last_step_;
