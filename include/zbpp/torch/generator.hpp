@@ -56,8 +56,7 @@ struct random_place {
 /// Makes the generator of a place. On the CPU, all 64 bits of the key count, of which LibTorch's
 /// own seeding takes 32.
 /// @throws what LibTorch throws when it has no such device
-/// @source state of MT19937 filled by SplitMix64 (Matsumoto, Nishimura 1998: any state but zero
-/// will do)
+/// @source state of MT19937 filled by SplitMix64 (Matsumoto, Nishimura 1998: any state but zero)
 [[nodiscard]] inline at::Generator generator_for(
     random_place const& place, at::Device device = at::kCPU) {
   std::uint64_t const key = random_key(place);

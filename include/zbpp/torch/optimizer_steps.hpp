@@ -63,8 +63,7 @@ void keep(at::Tensor& kept, at::Tensor const& value);
 /// by `step_settings::factor()`; so weights have the bits of a plain loop. An early one keeps the
 /// weights, and what the optimizer keeps for them, in memory of its own: for Adam 12 bytes for each
 /// weight, and 4 more with a loss scale. From then to the validation the parameters have no `grad`.
-/// A parameter is stepped if its `requires_grad` says so in the step, and loses its `grad`
-/// otherwise.
+/// A parameter without `requires_grad` in the step is not stepped, and loses its `grad`.
 ///
 /// Parameters may be of any type and on any device of LibTorch. The optimizer must not change
 /// gradients. LBFGS is refused, because it computes the loss several times in a step.
@@ -83,8 +82,7 @@ class optimizer_steps {
  public:
   /// @param tied  parameters that stages share: `tied_parameter::leaves()`
   /// @throws error (bad_argument) when the pointer is null, or a tied parameter is none of 32-bit
-  ///         floats, differs in size from the others, or has another rate than
-  ///         `training_options::learning_rate`
+  ///         floats, differs in size from others, or in rate from `training_options::learning_rate`
   optimizer_steps(std::shared_ptr<Optimizer> optimizer, rate_from rate, tensors tied = {})
       : optimizer_(std::move(optimizer)), rate_(rate), tied_(std::move(tied)) {
     zbpp::detail::require(

@@ -39,15 +39,13 @@ namespace zbpp::torch {
 /// The `grad` of inputs stays as it is.
 ///
 /// @source arXiv 2401.10241 sec. 2 (the split); LibTorch's engine runs the nodes that are ready in
-///         descending order of their making, which neither part changes, so sums have the same
-///         order.
+///         descending order of their making, which neither part changes, nor the order of sums.
 class split_backward {
  public:
   /// Holds nothing.
   split_backward() = default;
 
-  /// Takes the graph between inputs and outputs, right after F. It keeps the nodes, not the
-  /// tensors.
+  /// Takes the graph between inputs and outputs, right after F. It keeps nodes, not tensors.
   /// @param inputs what the stage received, as leaves: `x.detach().requires_grad_()`. Those that
   ///        need no gradient, such as tokens, get none. Nothing else may be computed from them.
   /// @param outputs what it sends on, or the loss; do not change them in place afterwards
@@ -94,8 +92,7 @@ class split_backward {
   /// @param gradients one for each output; undefined ones stand for zero, as for outputs that the
   ///        loss does not depend on. For a loss give `at::ones_like(loss)`.
   /// @return one for each input; undefined where an input needs none, or no output depends on it
-  /// @throws error (bad_argument) when B ran before, or the gradients do not fit; what LibTorch
-  /// throws
+  /// @throws error (bad_argument) when B ran before, or gradients do not fit; what LibTorch throws
   std::vector<at::Tensor> backward_input(std::vector<at::Tensor> gradients) {
     begin("backward_input", gradients);
     std::vector<at::Tensor> found = run_input(std::move(gradients));

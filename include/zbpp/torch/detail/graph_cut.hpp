@@ -18,8 +18,7 @@ namespace zbpp::torch::detail {
 
 namespace autograd = ::torch::autograd;
 
-/// What an edge holds a node by: a shared_ptr up to some version of LibTorch, then an
-/// intrusive_ptr.
+/// What an edge holds a node by: in older LibTorch a shared_ptr, then an intrusive_ptr.
 using node_handle = decltype(autograd::Edge::function);
 
 template <class Node, class... Arguments>

@@ -244,8 +244,7 @@ template <has_moments Optimizer>
   return all;
 }
 
-/// @return the steps of the run that a layer has missed; null where an optimizer does not count
-/// them
+/// @return the steps of the run that a layer has missed; null where they are not counted
 template <has_moments Optimizer>
 [[nodiscard]] std::int64_t* missed_steps(Optimizer& optimizer, int layer) {
   if constexpr (requires { optimizer.missed_steps(); })
