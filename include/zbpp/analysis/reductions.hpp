@@ -18,8 +18,7 @@ namespace zbpp {
 /// @throws error (bad_argument) when the timeline has stages or ranks that the problem has not
 [[nodiscard]] rows<timed_reduction> reductions_of(timeline const& line, problem const& problem);
 
-/// @return the greatest time that a rank spends between the start of its first pass and the end of
-///         its last pass or sum; without replicas that is `cost`
+/// @return the greatest time of a rank from its first start to its last end, sums included
 [[nodiscard]] ticks cost_with_reductions(timeline const& line, problem const& problem);
 
 /// Finds a time that `cost_with_reductions` of no schedule with microbatches in order is below: a

@@ -31,8 +31,7 @@ class channel_map {
   }
   /// @return the channel from one rank to another; none when they have no neighbouring stages
   [[nodiscard]] int between(int from, int to) const noexcept;
-  /// @return the channel of what a stage sends forward; none when it stays on its rank or
-  ///         the stage is the last
+  /// @return the channel of what a stage sends forward; none when it stays or is the last
   [[nodiscard]] int of_activation(int from_stage) const noexcept {
     return forward_[detail::index(from_stage)];
   }
@@ -64,8 +63,7 @@ class channel_map {
 };
 
 /// @param devices  of one process, by rank; none: no two ranks share one
-/// @return whether two ranks run on one device, so that what one sends the other gets as it is,
-///         without a copy
+/// @return whether two ranks run on one device, so that messages need no copy
 [[nodiscard]] inline bool share_device(int rank, int other, std::span<int const> devices) noexcept {
   return !devices.empty() && devices[detail::index(rank)] == devices[detail::index(other)];
 }

@@ -22,8 +22,7 @@ class release_time {
 
   /// @param n  number of the F, counted from 1; memory forces something before it
   /// @param end_of_b, end_of_w  give the least end of the B or W with a number; they ascend
-  /// @return the least time, over how many B there are, at which they and the W they leave
-  ///         necessary have ended
+  /// @return the least end, over numbers of B, of these and the W that are then necessary
   /// @complexity O(1) on average
   template <class EndOfB, class EndOfW>
   [[nodiscard]] ticks before_forward(std::int64_t n, EndOfB end_of_b, EndOfW end_of_w) {

@@ -188,8 +188,7 @@ class staircase_steps {
     return found;
   }
 
-  /// @return a cost that is certainly enough: each stage runs the F that are in time, so that no
-  ///         first B waits for more than its own way
+  /// @return a cost that is enough: with F in time, no first B waits for more than its own way
   [[nodiscard]] ticks enough() const {
     ticks most = 0;
     for (int s = 0; s < terms_.stages(); ++s)

@@ -66,8 +66,7 @@ class rank_windows {
   [[nodiscard]] ticks start(pass_side side, int line, int n) const noexcept {
     return starts_[index(side)][at(line, n)];
   }
-  /// @return how many passes of `other` certainly come before pass number `n` of `line`; seen from
-  ///         the back after it
+  /// @return how many passes of `other` must precede pass `n` of `line`; from the back: follow
   [[nodiscard]] int before(pass_side side, int line, int other, int n) const noexcept {
     return before_[index(side)][at(line, other, n)];
   }
