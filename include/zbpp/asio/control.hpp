@@ -109,8 +109,7 @@ class control {
   /// Ends the run on this rank, where nothing runs any more: reports `own`, if there is something,
   /// and blocks until all ranks know all failures, but not longer than the deadline and a second.
   /// Afterwards sockets of the run are closed and the io_loop's thread has ended.
-  /// @return the failures of the run, the first one first; none when nothing has failed, and then
-  ///         the run goes on
+  /// @return the failures of the run, the first one first; none: the run goes on
   std::vector<rank_failure> settle(std::optional<rank_failure> own = {});
   /// @throws error, the first failure of the run, if it has one
   void check();

@@ -61,8 +61,7 @@ class step_supervisor {
   /// Tells the other ranks what begins to run, once `begin` was called; what is wrong with that is
   /// the failure of the run. Blocks nobody.
   void announce(zbpp::detail::run_statement const& run);
-  /// @return the call of the user in which a program is connected: the first one by the constructor
-  ///         of the pipeline
+  /// @return the call of the user that connects a program; the first time that makes the pipeline
   [[nodiscard]] rank_call connecting(bool is_first) const noexcept;
   /// @return that in which the pipeline is made
   [[nodiscard]] rank_call making() const noexcept {

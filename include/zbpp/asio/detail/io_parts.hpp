@@ -133,8 +133,7 @@ class pulse {
   steady::duration gap_{};                   // before it
 };
 
-/// @return extra time for a timeout that fired late because this process was suspended, so that
-///         received data is read first; 0 otherwise
+/// @return extra time to read received data, if a suspension made a timeout fire late; else 0
 [[nodiscard]] inline std::chrono::milliseconds excuse(
     steady::time_point expiry, std::chrono::milliseconds time) {
   // Chosen by us, not from a standard: later than a busy machine wakes a thread; long enough to

@@ -82,8 +82,7 @@ class collective_round : public round<collective_call> {
     return is_first;
   }
 
-  /// @return who made which collective call within the same call of the user, when these are not
-  ///         the same; else empty
+  /// @return who made which call within one call of the user, when these differ; else empty
   [[nodiscard]] std::string mismatch() const {
     std::string text;
     std::optional<std::pair<collective, int>> first;
@@ -223,8 +222,7 @@ class call_log {
   [[nodiscard]] std::uint64_t calls_of(int rank) const noexcept {
     return made_[zbpp::detail::index(rank)];
   }
-  /// @return who has made a call that a rank will not make, and which: "rank 0 called step() for
-  ///         step 3"; empty where nobody has
+  /// @return whose call a rank will not make: "rank 0 called step() for step 3"; or empty
   /// @param has_left  whether that rank makes no calls at all any more, rather than none of the
   ///                  pipelines that it has destroyed
   [[nodiscard]] std::string missed_by(int rank, bool has_left) const {
@@ -463,8 +461,7 @@ inline void send_heartbeats(std::vector<member_record>& members, bool was_late) 
   return text;
 }
 
-/// @return where a run meets, for people: the address that rank 0 listens on, or where that is any
-///         of its machine, the one that ranks were told
+/// @return where a run meets: where rank 0 listens; if that is anywhere, what ranks were told
 [[nodiscard]] inline std::string place_text(launch const& start, tcp::endpoint const& listening) {
   auto const address = listening.address();
   return host_and_port(

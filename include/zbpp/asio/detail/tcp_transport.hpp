@@ -87,8 +87,7 @@ class tcp_transport {
     return arrival(channel, count - 1) != not_yet;
   }
 
-  /// @return when all of a message had been read; for one that has arrived and is not taken,
-  ///         where `records_messages` is set
+  /// @return when all of a message was read: one not taken, where `records_messages` is set
   [[nodiscard]] std::chrono::steady_clock::time_point arrived_at(
       int channel, std::int32_t sequence) const noexcept;
 

@@ -65,8 +65,7 @@ namespace zbpp::asio::detail {
   return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
-/// @return an address as its machine knows it: a socket that listens for both versions writes those
-///         of IPv4 as addresses of IPv6
+/// @return an address as its machine knows it: sockets of both versions write IPv4 as IPv6
 [[nodiscard]] inline ::boost::asio::ip::address plain_address(
     ::boost::asio::ip::address const& address) {
   if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;

@@ -44,8 +44,7 @@ namespace detail {
   return result;
 }
 
-/// @return whether a failure is that of the run, which has reached a pass that waits for another
-///         rank: nothing new about this one
+/// @return whether a failure is that of the run, thrown in a pass that waits for another rank
 [[nodiscard]] ZBPP_INLINE bool comes_of_run(failure const& cause) {
   try {
     std::rethrow_exception(cause.exception);
