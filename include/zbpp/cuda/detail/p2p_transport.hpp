@@ -104,8 +104,7 @@ class p2p_transport {
     return l.at(l.received_before + static_cast<std::uint32_t>(sequence)).arrival;
   }
 
-  /// @return whether the first `count` messages of this step have been issued; may be asked when
-  ///         they are consumed
+  /// @return whether the first `count` messages of this step were issued; also when consumed
   [[nodiscard]] bool have_arrived(int channel, std::int32_t count) const noexcept {
     auto const& l = *channels_[zbpp::detail::index(channel)];
     auto const end = l.received_before + static_cast<std::uint32_t>(count);
@@ -144,8 +143,7 @@ class p2p_transport {
 
   /// Begins the next step of a rank, or the same one again: releases what it sent, for use after
   /// the copies of it, and counts from 0 what it sends and receives.
-  /// @return false while a receiver still has messages to take or discard; the rank is notified
-  ///         when that has ended its step
+  /// @return false while a receiver has messages to take or discard; it notifies the rank then
   /// @throws cuda_error
   [[nodiscard]] bool begin_step(int rank) {
     for (auto const& l : channels_)
