@@ -166,8 +166,7 @@ struct csv_rest {
   return cell;
 }
 
-/// @return at most `most` characters of a text for a message, with names in place of characters
-///         that cannot be seen
+/// @return at most `most` characters of a text, with names of characters that cannot be seen
 [[nodiscard]] inline std::string visible(std::string_view text, std::size_t most) {
   constexpr std::string_view digits = "0123456789ABCDEF";
   std::string shown;
