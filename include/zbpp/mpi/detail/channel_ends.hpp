@@ -77,8 +77,7 @@ void for_each_piece(std::byte* data, std::size_t size, Move const& move) {
     move(data + at, static_cast<int>(std::min(most_at_once, size - at)));
 }
 
-/// @return the size of the buffers that come without a header, larger than any header, where the
-///         plan declares one; else 0
+/// @return the declared size, above any header's, of buffers that come without a header; else 0
 [[nodiscard]] constexpr std::size_t bare_size(bytes declared) noexcept {
   auto const size = static_cast<std::size_t>(declared);
   return size > sizeof(header_bytes) && size <= most_at_once ? size : 0;
