@@ -26,8 +26,7 @@ namespace zbpp::nccl {
 /// It ends the wait by throwing.
 using pause_call = std::function<void(std::chrono::microseconds)>;
 
-/// @return a pause that sleeps, and that throws error (no_rendezvous) with this text once so much
-///         time has passed since it was made
+/// @return a pause that sleeps, and throws error (no_rendezvous) with this text after `limit`
 [[nodiscard]] inline pause_call limited_pause(std::chrono::milliseconds limit, std::string text) {
   auto const end = std::chrono::steady_clock::now() + limit;
   return [end, reason = std::move(text)](std::chrono::microseconds time) {

@@ -179,15 +179,13 @@ inline void add_sums(communicator_map& map, std::span<std::vector<int> const> gr
   return of_passes + (communicators == 0 ? 0 : 1 + 3 * communicators) + copying;
 }
 
-/// @return how many events order the sums of a rank over replicas: one before them, and one after
-///         that of each stage
+/// @return how many events order the sums of a rank: one before them, and one after each
 [[nodiscard]] inline int events_of_sums(program const& code, int rank) {
   if (!reduces_gradients(code)) return 0;
   return 1 + static_cast<int>(code.placement().stages_of(rank).size());
 }
 
-/// @return by channel, how many messages its receiver holds at one time in a step, where flows keep
-///         them until the last pass of their microbatches
+/// @return by channel, most messages that flows of its receiver keep, each to the end of its flow
 [[nodiscard]] inline std::vector<std::size_t> held_in_step(
     program const& code, traffic const& messages) {
   std::vector<std::size_t> most(messages.channels().size(), 0);

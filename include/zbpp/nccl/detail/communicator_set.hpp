@@ -133,8 +133,7 @@ class communicator_set {
   communicator_set& operator=(communicator_set const&) = delete;
   ~communicator_set() { communicator::close(all(), std::chrono::seconds(2)); }
   [[nodiscard]] std::vector<channel> const& channels() const noexcept { return channels_; }
-  /// @return a rank's endpoint of a channel; null when the rank is in another process, or NCCL does
-  ///         not carry the channel
+  /// @return a rank's endpoint of a channel; null in another process, or not carried by NCCL
   [[nodiscard]] endpoint* endpoint_of(int channel, int rank) const noexcept {
     auto const communicator = map_.of_channel[zbpp::detail::index(channel)];
     if (communicator == communicator_map::none) return nullptr;

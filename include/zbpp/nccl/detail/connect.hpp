@@ -258,8 +258,7 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
       }
 }
 
-/// @return a pause that throws the failure of the run once there is one, and error (no_rendezvous)
-///         with this text once `limit` has passed
+/// @return a pause that throws the failure of the run, or error (no_rendezvous) after `limit`
 [[nodiscard]] inline pause_call pause_in_run(
     asio::control& run, std::chrono::milliseconds limit, std::string text) {
   return [&run, limited = limited_pause(limit, std::move(text))](std::chrono::microseconds time) {
@@ -451,8 +450,7 @@ inline void make_peer_channels(
   make_peers(run, device, needs, made.held, settings, *made.peers);
 }
 
-/// @return the groups of replicas of a run that add up gradients of a program, the same list on all
-///         ranks; none where there is nothing to add up
+/// @return the groups of replicas that add up gradients of a program, the same list on all ranks
 [[nodiscard]] inline std::vector<std::vector<int>> groups_of_sums(
     program const& code, grid_layout const* layout) {
   std::vector<std::vector<int>> groups;

@@ -370,8 +370,7 @@ class peer_receiver : public peer_end {
   void wait(cuda::stream_ref compute, std::int32_t sequence) const {
     values_.wait(compute, on_device().arrived, end_of(sequence));
   }
-  /// @return whether a message that was waited for, or a later one, is there; false where either
-  ///         end has ended the waits
+  /// @return whether a message, or a later one, is there; false where an end has ended waits
   [[nodiscard]] bool has_arrived(std::int32_t sequence) const noexcept {
     return get(counters().arrived) - end_of(sequence) < far / 2;
   }

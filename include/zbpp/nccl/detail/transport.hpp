@@ -268,8 +268,7 @@ class transport {
     l.at(l.sent++) = std::move(msg);
   }
 
-  /// @return 0; `not_yet` where the host waits for messages, until this one is here, and for good
-  ///         once the communicators are aborted
+  /// @return 0; `not_yet` where the host waits, until the message is here, and after an abort
   /// @throws cuda_error
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const {
     if (!host_waits_) return 0;
