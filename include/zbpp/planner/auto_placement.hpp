@@ -27,8 +27,7 @@ struct auto_placement {
   /// @return the plans, none when no placement fits; lower bounds are about schedules on each
   [[nodiscard]] std::vector<found_plan> candidates(problem const& problem) const;
 
-  /// @return the cheapest of the candidates, of equal ones the one that takes the least memory, of
-  ///         those the one with the fewest stages
+  /// @return the cheapest candidate; of equal ones that of least memory, then of fewest stages
   /// @throws error (unsupported_problem) when no placement fits the memory: for the placement that
   ///         needs least, the rank, what it needs and the least limit that works
   [[nodiscard]] found_plan operator()(problem const& problem) const;

@@ -556,8 +556,7 @@ class list_scheduler {
 
   /// Makes the schedule that the rules lead to.
   /// @param most  gives up as soon as the cost is certainly more
-  /// @return its cost, exactly what `simulate` says of it; `never` where it gave up, or where rules
-  ///         that settle too much do not let it end
+  /// @return its cost, as `simulate` has it; `never` where it gave up, or rules do not let it end
   /// @complexity O(passes * (chunks + log ranks))
   [[nodiscard]] ticks run(planner_rules const& rules, ticks most = never) {
     state_.reset(rules.stages);

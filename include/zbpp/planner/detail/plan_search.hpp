@@ -100,8 +100,7 @@ namespace zbpp::detail {
   return rules;
 }
 
-/// @return the grouped order with the largest groups for which there is room; none where even the
-///         smallest have none
+/// @return the grouped order with the largest groups for which there is room, if there is any
 [[nodiscard]] inline std::optional<schedule> largest_groups(problem const& problem) {
   auto const p = problem.ranks();
   auto const m = problem.microbatches();

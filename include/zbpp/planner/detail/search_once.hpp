@@ -54,8 +54,7 @@ struct found_order {
     double near = 1);
 
 /// Looks at all orders of a tiny problem that cost less than what was found, down to its bound.
-/// @return whether that has come to an end, or the bound is met: then what was found is optimal,
-///         and its bound says so
+/// @return whether that ended, or met the bound: then what was found is optimal by its bound
 [[nodiscard]] bool search_all_orders(
     problem const& problem, search_settings const& search, found_order& found);
 
