@@ -92,8 +92,7 @@ class adaptive_pipeline {
   /// @throws error as `plans_by_count::plan_for`
   void prepare(int microbatches) { runner_->prepare(replanner_.current().problem(), microbatches); }
 
-  /// @return the pipeline that runs now, to evaluate, save and resume; a step that may switch plans
-  ///         makes another one
+  /// @return the pipeline that runs now, to evaluate, save and resume; a switch makes another one
   [[nodiscard]] pipeline<Backend>& current() { return runner_->current(); }
   [[nodiscard]] std::vector<plan_switch> const& switches() const noexcept {
     return replanner_.switches();

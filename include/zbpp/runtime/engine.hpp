@@ -149,8 +149,7 @@ class engine {
 
   /// @return the channel of the message that blocks the rank; none when it waits for something else
   [[nodiscard]] int blocked_on() const noexcept { return awaited_.channel; }
-  /// @return the channel of the gradients or verdict that block the rank, in the `state_map`; none
-  ///         when it waits for something else
+  /// @return the channel in the `state_map` of gradients or a verdict that block the rank, or none
   [[nodiscard]] int blocked_by() const noexcept {
     return tied_.awaited() != state_map::none ? tied_.awaited() : agreement_.awaited();
   }

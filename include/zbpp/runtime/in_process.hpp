@@ -93,8 +93,7 @@ class in_process {
 
   /// Begins the next step of a rank, or the same one again: releases what it sent, and counts from
   /// 0 what it sends and receives.
-  /// @return false while a receiver still has messages to take or discard; the rank is notified
-  ///         when that has ended its step
+  /// @return false while a receiver has messages to take or discard; it notifies the rank then
   [[nodiscard]] bool begin_step(int rank) noexcept;
 
   /// Releases the messages of a channel before number `count`, which the sender knows are consumed.

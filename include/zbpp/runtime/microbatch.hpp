@@ -38,8 +38,7 @@ class microbatch {
   /// @return how many evaluations were completed since the last step, before this one; 0 in a step.
   ///         With `index()` it says which batch of a validation this is
   [[nodiscard]] std::int64_t evaluation() const noexcept { return state_->common->evaluation; }
-  /// @return what the rank knows of its grid: the groups that a pass can make collective calls
-  ///         with. A rank without a grid has groups of one
+  /// @return what a pass makes collective calls with: groups, of one where there is no grid
   [[nodiscard]] rank_grid& grid() const noexcept { return *state_->common->grid; }
   /// @return false under `evaluate()`: F is all that happens, so nothing need be kept
   [[nodiscard]] bool is_training() const noexcept { return state_->common->is_training; }

@@ -88,8 +88,7 @@ class gradient_reduction {
   /// @return what this rank and its replicas ask for after this step, once all sums are there
   [[nodiscard]] after_step asked() const noexcept { return asked_; }
   [[nodiscard]] bool is_sharded() const noexcept { return is_sharded_; }
-  /// @return the states of the gradients of a stage after `finish`, where ranks agree on steps
-  ///         that replicas share; else null
+  /// @return gradient states of a stage after `finish`, for steps that replicas share; else null
   [[nodiscard]] std::vector<gradient_state> const* states_of(int chunk) const noexcept {
     return shares_states_ ? &chunks_[index(chunk)].states : nullptr;
   }

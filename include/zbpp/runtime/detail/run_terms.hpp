@@ -47,8 +47,7 @@ static_assert(std::is_trivially_copyable_v<step_terms> && sizeof(step_terms) == 
 /// Compares bits, so that a value that is not a number equals itself.
 [[nodiscard]] bool has_same_bits(step_terms const& one, step_terms const& other) noexcept;
 /// @param place_of_one  such as "rank 0"
-/// @return the first value that differs: "training_options::clip is 1 on rank 0 and 2 on rank 1";
-///         empty where none does
+/// @return what differs: "training_options::clip is 1 on rank 0 and 2 on rank 1"; or empty
 [[nodiscard]] std::string difference(
     step_terms const& one,
     std::string const& place_of_one,
@@ -72,8 +71,7 @@ struct run_statement {
   std::optional<step_terms> terms = {};  ///< nothing where no stage of the rank needs any
 };
 
-/// @return the terms of a run as they are compared with those of another one: a rank without any
-///         has the options that stand there by default
+/// @return the terms of a run to be compared with another's: those by default where it has none
 [[nodiscard]] step_terms terms_beside(run_statement const& run, run_statement const& other);
 
 /// How the calls of two ranks differ.

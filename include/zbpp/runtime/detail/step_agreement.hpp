@@ -92,8 +92,7 @@ class step_agreement {
   /// Has this rank ask in this step for what it and its replicas have asked for, so that all of
   /// them stop after the same step; before `reduce_norm`.
   void ask_alike(after_step asked) noexcept { asked_alike_ = asked; }
-  /// @return what a run does after the step that runs, the same on all ranks; `go_on` as long as
-  ///         no rank is known to have asked for something else
+  /// @return what a run does after this step, on all ranks; `go_on` until one asks for more
   [[nodiscard]] after_step next() const noexcept { return next_; }
 
   /// Continues from a state; between runs.
@@ -153,8 +152,7 @@ class step_agreement {
   [[nodiscard]] bool is_pending() const noexcept { return is_pending_; }
   /// @return how the step came out that this rank has done with last
   [[nodiscard]] update_report const& report() const noexcept { return report_; }
-  /// @return the last step that no rank is in any more; where ranks did not agree on the one of the
-  ///         report, that is the one before it
+  /// @return the last step that no rank is in; the one before the report's, if not agreed on
   [[nodiscard]] std::int64_t last_over() const noexcept {
     return was_unagreed_ ? report_.step - 1 : report_.step;
   }
