@@ -97,8 +97,7 @@ class layer_sequence {
   }
   [[nodiscard]] tensors parameters() const;
   [[nodiscard]] module_list modules() const;
-  /// @return the parameters of all layers, then the buffers, by their names in the model: what a
-  ///         `model_part` of a checkpoint takes
+  /// @return parameters, then buffers, of all layers by names in the model, for a `model_part`
   [[nodiscard]] std::vector<named_tensor> entries() const;
   /// @return the layers from the number `first` to the one in front of `end`
   [[nodiscard]] layer_sequence part(int first, int end) const;

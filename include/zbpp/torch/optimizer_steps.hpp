@@ -217,8 +217,7 @@ class optimizer_steps {
     auto const& weights = parameters_[static_cast<std::size_t>(layer)].value;
     at::from_blob(copy.data(), weights.sizes(), at::kFloat).copy_(weights);
   }
-  /// @return how many numbers `read_gradients` gives: the gradients of all parameters, and one for
-  ///         each parameter, which says whether it has one
+  /// @return numbers of `read_gradients`: all gradients, and for each parameter whether it has one
   [[nodiscard]] std::int64_t gradient_count() const noexcept {
     std::int64_t count = layers();
     for (auto const& each : parameters_) count += each.value.numel();
