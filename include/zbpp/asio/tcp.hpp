@@ -109,7 +109,7 @@ class tcp::executor : public one_rank {
     for (;;) {
       // Read the wakeup counter before polling, so that a notification that comes during polling
       // ends the wait.
-      auto const heard = wakeup_.load(std::memory_order_acquire);
+      auto const count = wakeup_.load(std::memory_order_acquire);
       auto const reached = engine.advance();
       if (reached == progress::failed || status.has_failed()) break;
       bool const is_done = reached == progress::done;
@@ -124,7 +124,7 @@ class tcp::executor : public one_rank {
         if (is_between_steps && engine.may_send()) return true;
         if (part.has_stopped() || status.has_failed()) return true;
         // First, since a last message and the end of its connection may arrive together.
-        if (wakeup_.load(std::memory_order_acquire) != heard) return true;
+        if (wakeup_.load(std::memory_order_acquire) != count) return true;
         own.connections.report_needed(is_done ? channel_map::none : engine.blocked_on());
         if (own.states != nullptr)
           own.states->report_needed(is_done ? state_map::none : engine.blocked_by());

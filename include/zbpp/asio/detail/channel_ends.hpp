@@ -522,7 +522,7 @@ class outgoing {
     }
   }
   /// Takes a new credit: how many messages the receiver has had room for.
-  void hear(std::uint32_t allowed) {
+  void on_credit(std::uint32_t allowed) {
     auto const more = static_cast<std::int32_t>(allowed - allowed_);
     if (more <= 0) return;  // older than the one known: it came by the slower route
     auto const written = static_cast<std::uint32_t>(written_.load(std::memory_order_relaxed));
@@ -551,7 +551,7 @@ class outgoing {
       if (!reading.wrong.empty()) return socket_.lose(reading.wrong);
       if (reading.size == 0) break;
       left = left.subspan(reading.size);
-      hear(next.credit);
+      on_credit(next.credit);
     }
     std::copy(left.begin(), left.end(), input_.begin());
     input_size_ = left.size();
@@ -725,7 +725,7 @@ class incoming {
         msg.push_back(std::move(own));
       }
     }
-    is_urgent = let_go(place);
+    is_urgent = recycle(place);
     return msg;
   }
   /// Releases messages that were not taken and begins the next step. Messages of later steps
@@ -738,7 +738,7 @@ class incoming {
     for (; first_ < end; ++first_) {
       auto& place = at(first_);
       if (place.step >= step_) break;
-      if (place.is_full.load(std::memory_order_relaxed)) let_go(place);
+      if (place.is_full.load(std::memory_order_relaxed)) recycle(place);
     }
   }
 
@@ -814,7 +814,7 @@ class incoming {
   }
 
   // Gives a block back to the I/O thread. Returns whether the sender has to be told.
-  bool let_go(entry& place) noexcept {
+  bool recycle(entry& place) noexcept {
     boxes_.push(std::move(place.box));
     // Release: the I/O thread that sees that there is room fills the entry again.
     place.is_full.store(false, std::memory_order_release);
@@ -852,10 +852,10 @@ class incoming {
     if (next_.has_credit) {
       if (reverse_ == nullptr)
         return socket_.lose("found a credit; there is no channel the other way");
-      reverse_->hear(next_.credit);
+      reverse_->on_credit(next_.credit);
     }
     auto const number = arrived_.load(std::memory_order_relaxed);
-    // Acquire: pairs with the release in `let_go`.
+    // Acquire: pairs with the release in `recycle`.
     if (!given_.use() || at(number).is_full.load(std::memory_order_acquire))
       return socket_.lose(
           "found message " + std::to_string(next_.sequence) + " of step " +

@@ -367,7 +367,7 @@ class client final : public connection_owner {
 
   void beat(bool was_late) {
     auto const now = steady::now();
-    if (connection_ != nullptr && was_late) connection_->excuse(now);
+    if (connection_ != nullptr && was_late) connection_->reset_silence(now);
     if (connection_ != nullptr && connection_->is_behind()) return;
     wire_writer to;
     put(to, progress_.read(now));

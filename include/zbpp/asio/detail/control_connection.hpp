@@ -370,10 +370,10 @@ class control_connection : public std::enable_shared_from_this<control_connectio
   }
 
   [[nodiscard]] bool is_open() const noexcept { return socket_.is_open(); }
-  /// @return when a frame, or a piece of one, came last; or when it was made or last excused
+  /// @return when a frame, or a piece of one, came last; or when it was made or `reset_silence` came
   [[nodiscard]] steady::time_point heard() const noexcept { return heard_; }
   /// Counts as heard now, when it was this side that did not listen.
-  void excuse(steady::time_point now) noexcept { heard_ = now; }
+  void reset_silence(steady::time_point now) noexcept { heard_ = now; }
   [[nodiscard]] net::ip::address const& address() const noexcept { return address_; }
   /// @return address and port at the other end, for people
   [[nodiscard]] std::string const& name() const noexcept { return name_; }

@@ -225,7 +225,7 @@ class call_log {
   /// @return whose call a rank will not make: "rank 0 called step() for step 3"; or empty
   /// @param has_left  whether that rank makes no calls at all any more, rather than none of the
   ///                  pipelines that it has destroyed
-  [[nodiscard]] std::string missed_by(int rank, bool has_left) const {
+  [[nodiscard]] std::string callers_waiting_for(int rank, bool has_left) const {
     auto const r = zbpp::detail::index(rank);
     if (!has_left && left_[r].empty()) return {};
     std::vector<int> waiting;
@@ -345,8 +345,8 @@ struct member_record {
   bool is_informed = false;  ///< that the run has failed
   bool has_ended = false;    ///< nothing more is expected of it
   bool has_left = false;
-  std::optional<rank_failure> doubt;  ///< what another rank noticed of it, until it has answered
-  int doubted_by = 0;                 ///< that other rank
+  std::optional<rank_failure> accusation;  ///< by another rank, until this one has answered
+  int accused_by = 0;                      ///< that other rank
   progress_report progress;
 
   /// @return how long it has said nothing; 0 where nothing connects it
@@ -391,7 +391,7 @@ inline void send_heartbeats(std::vector<member_record>& members, bool was_late) 
     m.progress.silence_ms = std::chrono::round<std::chrono::milliseconds>(m.silence()).count();
     if (m.to == nullptr) continue;
     if (!m.to->is_behind()) m.to->send(control_kind::heartbeat);
-    if (was_late) m.to->excuse(steady::now());
+    if (was_late) m.to->reset_silence(steady::now());
   }
 }
 
