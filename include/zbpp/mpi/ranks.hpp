@@ -176,7 +176,7 @@ class ranks::executor : public asio::one_rank {
     };
     for (;;) {
       // Read before polling, so that a notification that comes during polling ends the wait.
-      auto const heard = wakeup_.load(std::memory_order_acquire);
+      auto const count = wakeup_.load(std::memory_order_acquire);
       auto const reached = engine.advance();
       if (reached == progress::failed || status.has_failed()) return;
       bool const is_done = reached == progress::done;
@@ -192,7 +192,7 @@ class ranks::executor : public asio::one_rank {
         transport.poll();
         if ((is_done || is_between_steps) && is_flushed()) break;
         if (is_between_steps && engine.may_send()) break;
-        if (wakeup_.load(std::memory_order_acquire) != heard || status.has_failed()) break;
+        if (wakeup_.load(std::memory_order_acquire) != count || status.has_failed()) break;
         if (own.states != nullptr && pause.sleeps()) own.states->poll(awaited);
         pause.wait();
       }

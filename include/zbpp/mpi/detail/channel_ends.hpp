@@ -192,12 +192,12 @@ class outgoing {
   void begin(entry& next) {
     auto const parts = next.msg.buffers();
     bool const is_bare = parts.size() == 1 && bare_size_ > 0 && parts[0].size() == bare_size_;
-    if (!is_bare || told_step_ != step_) send_header(next, is_bare);
+    if (!is_bare || announced_step_ != step_) send_header(next, is_bare);
     if (is_bare) send_first(parts[0].data(), bare_size_, next.requests);
   }
   void send_header(entry& next, bool is_bare) {
     message_header header{.step = step_};
-    told_step_ = step_;
+    announced_step_ = step_;
     auto size = sizeof(header);
     if (is_bare) {
       header.way = payload_way::declared;
@@ -265,7 +265,7 @@ class outgoing {
   std::uint64_t retired_ = 0;
   std::uint64_t first_ = 0;  // of this step
   std::uint32_t step_ = 0;
-  std::uint32_t told_step_ = 0;  // that of the last header
+  std::uint32_t announced_step_ = 0;  // that of the last header
   std::atomic<std::uint64_t> delivered_{0};
 };
 
