@@ -157,7 +157,7 @@ class v_block {
  private:
   static constexpr ticks never_fits = -1;
 
-  struct way_of_rank {
+  struct rank_legs {
     std::array<ticks, legs> at{};
     std::array<ticks, legs> time{};
     std::array<ticks, 2> weight{};  // of both chunks
@@ -206,7 +206,7 @@ class v_block {
   // after which what is left finds gaps. Candidates: when it is ready, and times that leave no gap,
   // or one for W, before or after it.
   [[nodiscard]] ticks earliest(
-      way_of_rank const& way, std::size_t leg, ticks ready, bool leaves_weights) const {
+      rank_legs const& way, std::size_t leg, ticks ready, bool leaves_weights) const {
     ticks best = never_fits;
     auto const consider = [&](ticks at) {
       if ((best == never_fits || at < best) && is_free(way, leg, at) &&
@@ -223,7 +223,7 @@ class v_block {
     return best;
   }
 
-  [[nodiscard]] bool is_free(way_of_rank const& way, std::size_t leg, ticks at) const noexcept {
+  [[nodiscard]] bool is_free(rank_legs const& way, std::size_t leg, ticks at) const noexcept {
     if (way.time[leg] > interval_) return false;
     for (std::size_t i = 0; i < leg; ++i) {
       auto const since = remainder(at - way.at[i], interval_);
@@ -234,7 +234,7 @@ class v_block {
 
   // Whether the passes after `leg` find gaps once it is at `at`; the longest take the tightest.
   [[nodiscard]] bool leaves_gaps(
-      way_of_rank const& way, std::size_t leg, ticks at, bool leaves_weights) const noexcept {
+      rank_legs const& way, std::size_t leg, ticks at, bool leaves_weights) const noexcept {
     std::array<std::pair<ticks, ticks>, legs> placed{};  // when, in the interval, and how long
     for (std::size_t i = 0; i < leg; ++i)
       placed[i] = {remainder(way.at[i], interval_), way.time[i]};
@@ -302,7 +302,7 @@ class v_block {
 
   problem const& problem_;
   std::vector<bytes> room_;
-  std::vector<way_of_rank> ranks_;
+  std::vector<rank_legs> ranks_;
   std::vector<ticks> forth_;  // of each stage: from the start to its F, at the fastest
   std::vector<ticks> back_;   // from the start of its B to the end
   ticks interval_ = 1;
