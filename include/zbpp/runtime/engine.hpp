@@ -270,7 +270,7 @@ class engine {
       if (auto* const ended = run_.places_of(step_).ended; ended != nullptr)
         *ended = observer_.reach(0);
     if (agreement_.part() != nullptr) agreement_.part()->end_step();
-    agreement_.tell_judged();
+    agreement_.report_decided_steps();
     if (!is_last_step()) end_step();
     return progress::done;
   }
@@ -352,13 +352,13 @@ class engine {
   bool agree(instruction_kind kind) {
     if constexpr (agreeing_transport<Transport>) {
       awaited_ = {};
-      if (reduction_ != nullptr) agreement_.part()->ask_alike(reduction_->asked());
+      if (reduction_ != nullptr) agreement_.part()->set_group_request(reduction_->asked());
       auto* const before = step_ > run_.first ? run_.places_of(step_ - 1).update : nullptr;
       auto const outcome = agreement_.run(
           kind, transport_->states(), observer_, flows_.context(), run_.places_of(step_), before);
       if (outcome == detail::agreement_progress::waits) return false;
       if (outcome == detail::agreement_progress::goes_back) state_ = run_state::going_back;
-      agreement_.tell_judged();
+      agreement_.report_decided_steps();
     }
     return true;
   }

@@ -42,7 +42,7 @@ class step_listener {
   /// Called by an engine, on its thread, when it knows how a step came out. All ranks of this
   /// process have done with that step then, but for its optimizer step, unless ranks did not agree
   /// on it: they have done with the one before it. The next steps go on meanwhile.
-  virtual void on_judged(std::int64_t step) = 0;
+  virtual void on_decided(std::int64_t step) = 0;
 };
 
 /// Says what an engine is to run.

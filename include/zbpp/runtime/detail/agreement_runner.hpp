@@ -43,9 +43,9 @@ class agreement_runner {
       part_->tell_held_verdict(transport.states(), observer.arrival_of_send(times_.verdict));
   }
   /// Tells the run's listener of a step that was judged meanwhile.
-  void tell_judged() {
+  void report_decided_steps() {
     if (part_ == nullptr || listener_ == nullptr) return;
-    if (part_->report().step > judged_) listener_->on_judged(judged_ = part_->report().step);
+    if (part_->report().step > judged_) listener_->on_decided(judged_ = part_->report().step);
   }
   /// @return the part of the rank; null where it has none
   [[nodiscard]] step_agreement* part() const noexcept { return part_; }

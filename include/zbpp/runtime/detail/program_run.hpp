@@ -71,7 +71,7 @@ struct program_run final : step_listener {
 
   /// Gets places and engines ready for steps to come.
   void begin(executor_type& executor, steps_to_run const& next);
-  void on_judged(std::int64_t step) override;
+  void on_decided(std::int64_t step) override;
   /// Calls back for steps that no rank is in any more, up to one of them.
   void call_back_until(std::int64_t step);
   /// @return where the result of a step is
@@ -204,7 +204,7 @@ void program_run<Backend>::begin(executor_type& executor, steps_to_run const& ne
 }
 
 template <backend Backend>
-void program_run<Backend>::on_judged(std::int64_t step) {
+void program_run<Backend>::on_decided(std::int64_t step) {
   auto const& part = *agreements->of(0);
   result_of(step).update = part.report();
   states[index(step - steps.first) % states.size()] = part.state();

@@ -34,10 +34,10 @@ enum class agreement_progress : std::uint8_t {
 };
 
 /// The decision of the last rank on a step.
-struct step_ruling {
+struct step_decision {
   gradient_verdict verdict;
   after_step next = after_step::go_on;  ///< the most that a rank has asked for
-  bool is_unanimous = true;  ///< no rank waited because of what it knew before the verdict
+  bool nobody_deferred = true;  ///< no rank waited because of what it knew before the verdict
 };
 
 /// Takes the part of one rank in the optimizer steps of a run.
@@ -91,7 +91,7 @@ class step_agreement {
   [[nodiscard]] after_step request() const noexcept { return request_; }
   /// Has this rank ask in this step for what it and its replicas have asked for, so that all of
   /// them stop after the same step; before `reduce_norm`.
-  void ask_alike(after_step asked) noexcept { asked_alike_ = asked; }
+  void set_group_request(after_step asked) noexcept { asked_alike_ = asked; }
   /// @return what a run does after this step, on all ranks; `go_on` until one asks for more
   [[nodiscard]] after_step next() const noexcept { return next_; }
 
@@ -138,12 +138,12 @@ class step_agreement {
 
   /// Ends the step of this rank after a failure: follows the ruling where some rank knows it, and
   /// otherwise goes back to before the step; gradients stay then.
-  void settle(step_ruling const* ruling, pass_context ctx);
+  void settle(step_decision const* ruling, pass_context ctx);
   /// Forgets how far the rank is with the step, whatever optimizers have done.
   void forget_step() noexcept;
 
   /// @return the ruling on a step, where this rank has it; else null
-  [[nodiscard]] step_ruling const* ruling_on(std::int64_t step) const noexcept {
+  [[nodiscard]] step_decision const* ruling_on(std::int64_t step) const noexcept {
     return ruled_step_ == step ? &ruling_ : nullptr;
   }
   /// @return whether this rank takes the step before its verdict is known
@@ -197,7 +197,7 @@ class step_agreement {
   [[nodiscard]] gradient_verdict judge_known();
   [[nodiscard]] step_settings settings(gradient_verdict const& verdict, bool is_final);
   void take_final_step(stage_optimizer& chunk, pass_context ctx);
-  [[nodiscard]] bool is_far_below(gradient_verdict const& verdict) const noexcept;
+  [[nodiscard]] bool may_skip_agreement(gradient_verdict const& verdict) const noexcept;
   void forget_progress() noexcept;
   // Makes the step of every stage final, and closes it. Returns whether early steps were amended.
   bool follow_ruling(pass_context ctx);
@@ -233,7 +233,7 @@ class step_agreement {
   bool was_unagreed_ = false;  // nor on the one before
   bool has_rate_ = false;      // of the step that is not closed
   double rate_ = 0;
-  step_ruling ruling_;
+  step_decision ruling_;
   std::int64_t ruled_step_ = -1;  // on which the ruling is; -1: there is none
   update_report report_;
   member_agreement members_;
