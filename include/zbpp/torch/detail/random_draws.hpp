@@ -85,8 +85,8 @@ class operation_watch {
   }
 
  private:
-  struct heard : at::ObserverContext {
-    explicit heard(operation_watch* by) : watch(by) {}
+  struct watched_operation : at::ObserverContext {
+    explicit watched_operation(operation_watch* by) : watch(by) {}
     operation_watch* watch;
   };
 
@@ -98,11 +98,11 @@ class operation_watch {
       ~busy_scope() { is_busy = false; }
       bool& is_busy;
     } const scope(watch->is_busy_);
-    auto context = std::make_unique<heard>(watch);
+    auto context = std::make_unique<watched_operation>(watch);
     return watch->begin(operation) ? std::move(context) : nullptr;
   }
   static void on_end(at::RecordFunction const&, at::ObserverContext* context) {
-    if (context != nullptr) static_cast<heard*>(context)->watch->end();
+    if (context != nullptr) static_cast<watched_operation*>(context)->watch->end();
   }
 
   static inline thread_local operation_watch* current_ = nullptr;
