@@ -45,7 +45,6 @@ struct rank_account {
   /// How much sooner the step would have ended if no pass had taken longer than planned.
   ticks gain = 0;
 
-  /// @return the length of the step
   [[nodiscard]] ticks sum() const noexcept;
 
   friend bool operator==(rank_account const&, rank_account const&) = default;

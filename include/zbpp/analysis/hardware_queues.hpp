@@ -20,7 +20,6 @@ struct hardware_queue_need {
   /// The transfers that would wait for one another in one queue; empty where one is enough.
   std::vector<diagnostic> reason;
 
-  /// @return the number that is enough for every rank
   [[nodiscard]] int most() const noexcept;
 };
 

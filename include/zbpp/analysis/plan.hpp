@@ -35,7 +35,6 @@ class plan {
   /// @throws as above; (bad_argument) when the program is not one for the problem
   plan(std::string policy, zbpp::problem problem, zbpp::schedule schedule, zbpp::program program);
 
-  /// @return the title of the policy that made the schedule
   [[nodiscard]] std::string const& policy() const noexcept { return policy_; }
   [[nodiscard]] zbpp::problem const& problem() const noexcept { return problem_; }
   [[nodiscard]] zbpp::schedule const& schedule() const noexcept { return schedule_; }

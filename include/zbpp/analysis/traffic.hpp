@@ -25,7 +25,6 @@ class channel_map {
   static constexpr int none = -1;
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(pairs_.size()); }
-  /// @return sender and receiver of a channel
   [[nodiscard]] std::pair<int, int> ends(int channel) const noexcept {
     return pairs_[detail::index(channel)];
   }
@@ -100,11 +99,9 @@ class traffic {
   /// Reads the instructions of what is to become a program. @complexity O(instructions)
   traffic(placement const& placement, int microbatches, rows<instruction> const& instructions);
 
-  /// @return the notes of a rank, one for each of its instructions
   [[nodiscard]] std::span<message_note const> notes(int rank) const noexcept {
     return notes_[rank];
   }
-  /// @return the channels with the depths that this program needs
   [[nodiscard]] std::vector<channel> const& channels() const noexcept { return depths_; }
   [[nodiscard]] channel_map const& map() const noexcept { return map_; }
 

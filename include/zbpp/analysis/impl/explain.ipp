@@ -101,7 +101,6 @@ waits_of(step_replay const& step, int rank, ticks own_end, ticks end) {
 
 // ---- the critical path -------------------------------------------------------------------------
 
-/// @return the numbers of its nodes, the first one first
 [[nodiscard]] ZBPP_INLINE std::vector<std::size_t> critical_nodes(step_replay const& step) {
   auto const nodes = step.nodes();
   std::vector<std::size_t> path;

@@ -74,7 +74,6 @@ class steps_walk {
     ++steps_;
   }
 
-  /// @return when each rank was done with its part of the steps so far
   [[nodiscard]] std::vector<ticks> const& clocks() const noexcept { return clocks_; }
   /// Forgets the times of passes and updates so far, which `times` would give.
   void forget() {

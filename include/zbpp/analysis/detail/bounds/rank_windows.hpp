@@ -70,12 +70,10 @@ class rank_windows {
   [[nodiscard]] int before(pass_side side, int line, int other, int n) const noexcept {
     return before_[index(side)][at(line, other, n)];
   }
-  /// @return how many passes of `other` can come before it
   [[nodiscard]] int most_before(int line, int other, int n) const noexcept {
     if (line == other) return n;
     return microbatches_ - before(pass_side::back, line, other, microbatches_ - 1 - n);
   }
-  /// @return whether every pass may have time to run
   [[nodiscard]] bool is_possible() const noexcept { return is_possible_; }
   [[nodiscard]] bool take_change() noexcept { return std::exchange(is_changed_, false); }
 

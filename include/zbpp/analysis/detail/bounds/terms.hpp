@@ -87,14 +87,12 @@ class bound_terms {
   [[nodiscard]] pass_terms const& of(int stage, std::int64_t microbatch) const noexcept {
     return times_[at(stage, microbatch)];
   }
-  /// @return the times of a stage for its first `n` microbatches together
   [[nodiscard]] pass_terms first(int stage, std::int64_t n) const noexcept {
     if (!are_alike()) return sums_[at(stage, n)];
     auto const& t = of(stage, 0);
     return {n * t.forward, n * t.backward_input, n * t.backward_weight};
   }
   [[nodiscard]] pass_terms all(int stage) const noexcept { return first(stage, microbatches_); }
-  /// @return the least time of each kind over all microbatches
   [[nodiscard]] pass_terms const& least(int stage) const noexcept {
     return are_alike() ? of(stage, 0) : least_[index(stage)];
   }
