@@ -479,11 +479,9 @@ class outgoing {
     // Release: the I/O thread that sees the number sees the message and what it holds.
     published_.store(number + 1, std::memory_order_release);
   }
-  /// @return whether all that was sent is in the kernel
   [[nodiscard]] bool is_flushed() const noexcept {
     return written_.load(std::memory_order_acquire) == published_.load(std::memory_order_relaxed);
   }
-  /// @return whether the first `count` messages of this step are in the kernel
   [[nodiscard]] bool has_written(std::int32_t count) const noexcept {
     return written_.load(std::memory_order_acquire) >= first_ + static_cast<std::uint32_t>(count);
   }
@@ -699,7 +697,7 @@ class incoming {
     // Acquire: pairs with the release in `finish`.
     return number < arrived_.load(std::memory_order_acquire) && at(number).step == step_;
   }
-  /// @return when all of such a message had been read
+  /// @return when all of a message that is there had been read
   [[nodiscard]] std::chrono::steady_clock::time_point arrived_at(
       std::int32_t sequence) const noexcept {
     return at(first_ + static_cast<std::uint32_t>(sequence)).arrived_at;

@@ -370,7 +370,7 @@ class control_connection : public std::enable_shared_from_this<control_connectio
   }
 
   [[nodiscard]] bool is_open() const noexcept { return socket_.is_open(); }
-  /// @return when a frame, or a piece of one, came last; or when it was made or `reset_silence` came
+  /// @return when a frame, or a piece of one, came last; at first when it was made
   [[nodiscard]] steady::time_point heard() const noexcept { return heard_; }
   /// Counts as heard now, when it was this side that did not listen.
   void reset_silence(steady::time_point now) noexcept { heard_ = now; }

@@ -83,7 +83,6 @@ class connector {
            "); start rank 0 there, listening on an address that this machine can reach" +
            set_by("join_deadline");
   }
-  /// @return whether rank 0 has been reached, and has still to complete the run
   [[nodiscard]] bool has_asked() const noexcept { return has_asked_; }
 
  private:

@@ -109,7 +109,6 @@ class collective_round : public round<collective_call> {
     }
     return text;
   }
-  /// @return who did not come
   [[nodiscard]] std::string late_text(std::chrono::milliseconds deadline) const {
     std::vector<int> missing;
     for (int rank = 0; rank < static_cast<int>(values().size()); ++rank)
@@ -378,7 +377,6 @@ struct member_record {
   return longest;
 }
 
-/// @return whether every rank that is still expected knows that the run has failed
 [[nodiscard]] inline bool are_all_informed(std::vector<member_record> const& members) {
   return std::ranges::all_of(
       members, [](member_record const& m) { return m.is_informed || m.has_ended; });

@@ -76,7 +76,6 @@ class stall_report {
     return text;
   }
 
-  /// @return for how long a rank has been where it was last seen
   [[nodiscard]] static std::int64_t quiet_ms(progress_report const& r) noexcept {
     // Ages from the wire may be anything; their sum must not overflow.
     constexpr auto most = std::int64_t{1} << 61;

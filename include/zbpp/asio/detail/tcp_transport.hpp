@@ -104,7 +104,6 @@ class tcp_transport {
 
   /// Does nothing: what is in the kernel is released, and the receiver has room for all of it.
   static void acknowledge(int /*channel*/, std::int32_t /*count*/) noexcept {}
-  /// @return whether the first `count` messages of this step have left
   [[nodiscard]] bool is_released(int channel, std::int32_t count) const noexcept;
 
   /// Writes pending data and credits as far as possible without blocking, or has the I/O thread do
