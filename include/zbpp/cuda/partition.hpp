@@ -52,7 +52,6 @@ class partition {
   [[nodiscard]] int sm_count(int part) const noexcept {
     return parts_[zbpp::detail::index(part)].sm_count;
   }
-  /// @return how many multiprocessors of the device belong to no part
   [[nodiscard]] int unused_sms() const noexcept { return unused_; }
 
  private:

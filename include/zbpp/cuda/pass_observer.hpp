@@ -58,7 +58,6 @@ class pass_observer {
     context_->check_capture();
     now_ += time;
   }
-  /// @return when a message that is sent now will arrive, as planned
   [[nodiscard]] ticks arrival_of_send(ticks transfer) const noexcept { return now_ + transfer; }
   /// @return true: the device waits for the message, the host does not
   [[nodiscard]] static constexpr bool has_arrived(ticks) noexcept { return true; }

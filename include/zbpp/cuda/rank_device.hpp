@@ -19,7 +19,6 @@ struct rank_device {
   int sm_count = 0;
 };
 
-/// @return devices for ranks on devices 0, 1, ... in turn
 [[nodiscard]] inline std::vector<rank_device> one_device_per_rank(int ranks) {
   std::vector<rank_device> devices;
   for (int rank = 0; rank < ranks; ++rank) devices.push_back({.device = rank});

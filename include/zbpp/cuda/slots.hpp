@@ -82,12 +82,10 @@ class slot_ring {
     });
     if (!equals) refuse(sequence, msg, "; NCCL does not transmit sizes, so send exactly these");
   }
-  /// @return whether messages are handed over, so that there are no slots
   [[nodiscard]] bool is_handed_over() const noexcept {
     return needs_.filling == slot_filling::handed_over;
   }
   [[nodiscard]] bool is_used() const noexcept { return !needs_.edges.empty(); }
-  /// @return the sender and the receiver
   [[nodiscard]] channel const& ends() const noexcept { return needs_.ends; }
   /// Releases all memory and starts counting again.
   void drain() noexcept {

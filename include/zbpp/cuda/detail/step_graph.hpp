@@ -118,7 +118,6 @@ class step_order {
   [[nodiscard]] bool is_done(std::size_t turn) const { return ends_[turn].view().is_complete(); }
   /// Blocks until the devices are done with all steps, whether they succeeded or not.
   void synchronize() const noexcept { cudaStreamSynchronize(origin_.view()); }
-  /// @return whether anything is still waiting or running on the streams that take part
   [[nodiscard]] bool is_busy() const noexcept {
     auto const is_busy = [](stream_ref on) { return cudaStreamQuery(on) == cudaErrorNotReady; };
     return is_busy(origin_) ||
