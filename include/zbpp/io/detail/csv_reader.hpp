@@ -33,7 +33,6 @@ namespace zbpp::detail {
 /// What stands after the passes of a pair.
 inline constexpr std::string_view csv_pair_name = "OVERLAP_F_B";
 
-/// @return the letters of a kind of instruction
 [[nodiscard]] constexpr std::string_view csv_letters(instruction_kind kind) noexcept {
   return is_pass(kind) ? pass_table[static_cast<std::size_t>(kind)].csv_letters : to_string(kind);
 }
@@ -242,7 +241,6 @@ class csv_reader {
     return result;
   }
 
-  /// @return how often each ignored action stands in the file
   [[nodiscard]] std::array<std::int64_t, csv_ignored_actions.size()> ignored_actions() const {
     std::array<std::int64_t, csv_ignored_actions.size()> count{};
     for_each([&](int, cell const& c) {

@@ -155,7 +155,6 @@ class chunk_finder {
     }
   }
 
-  /// @return the chunk of a stage that the rank runs
   [[nodiscard]] int operator()(int rank, int stage) const {
     auto const& stages = stages_[index(rank)];
     return static_cast<int>(std::lower_bound(stages.begin(), stages.end(), stage) - stages.begin());

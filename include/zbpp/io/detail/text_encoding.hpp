@@ -78,14 +78,12 @@ template <class IsThere>
   return 0;
 }
 
-/// @return the text without blanks and invisible characters in front
 [[nodiscard]] constexpr std::string_view trimmed_front(std::string_view text) noexcept {
   while (auto const size = blank_size([&](auto part) { return text.starts_with(part); }))
     text.remove_prefix(size);
   return text;
 }
 
-/// @return the text without blanks and invisible characters at both ends
 [[nodiscard]] constexpr std::string_view trimmed(std::string_view text) noexcept {
   text = trimmed_front(text);
   while (auto const size = blank_size([&](auto part) { return text.ends_with(part); }))

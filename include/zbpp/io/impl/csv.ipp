@@ -128,7 +128,6 @@ ZBPP_INLINE void require_right_for_pytorch(program const& code) {
           found.location);
 }
 
-/// @return whether an F and what stands right after it are written as a pair
 [[nodiscard]] ZBPP_INLINE bool are_overlapped(
     csv_part const& first, csv_part const& second, csv_options options) noexcept {
   auto const& f = first.content;
