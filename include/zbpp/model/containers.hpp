@@ -52,7 +52,6 @@ class rows {
   [[nodiscard]] std::span<Value> operator[](int rank) noexcept {
     return {values_.data() + begin_of(rank), length(rank)};
   }
-  /// @return the values of all rows, one row after another
   [[nodiscard]] std::span<Value const> all() const noexcept {
     return {values_.data(), values_.size()};
   }

@@ -70,7 +70,6 @@ class grid_layout {
   /// @return the number of a rank in its group
   /// @throws error (bad_argument) when the run has no such rank
   [[nodiscard]] int place_in_group(grid_axis axis, int rank) const;
-  /// @return all groups along an axis, by their first rank
   [[nodiscard]] std::vector<std::vector<int>> groups(grid_axis axis) const;
   /// @return the ranks that hold one replica of the model together, ascending
   /// @throws error (bad_argument) when there is no such replica

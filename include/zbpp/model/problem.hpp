@@ -66,7 +66,6 @@ class problem {
   [[nodiscard]] ticks time(pass const& p) const noexcept {
     return factors_.empty() ? costs(p.stage).of(p.kind) : scaled_time(p);
   }
-  /// @return what an F and the B or BW beside it on the same rank take together
   [[nodiscard]] ticks pair_time(pass const& forward, pass const& backward) const noexcept {
     return factors_.empty()
                ? zbpp::pair_time(costs(forward.stage), costs(backward.stage), backward.kind)

@@ -89,7 +89,6 @@ struct instruction {
   [[nodiscard]] constexpr bool is_of_tied() const noexcept {
     return kind == instruction_kind::send_tied || kind == instruction_kind::add_tied;
   }
-  /// @return whether this is about the other replicas of a stage
   [[nodiscard]] constexpr bool is_of_reduction() const noexcept {
     return kind == instruction_kind::start_reduction ||
            kind == instruction_kind::finish_reduction || kind == instruction_kind::gather_weights;
@@ -98,16 +97,13 @@ struct instruction {
   [[nodiscard]] constexpr bool has_microbatch() const noexcept {
     return !is_step() && !is_of_rank() && !is_of_tied() && !is_of_reduction();
   }
-  /// @return whether this sends what a flow deposited
   [[nodiscard]] constexpr bool is_send() const noexcept {
     return kind == instruction_kind::send_activation || kind == instruction_kind::send_gradient;
   }
-  /// @return whether this receives what a flow deposited
   [[nodiscard]] constexpr bool is_receive() const noexcept {
     return kind == instruction_kind::receive_activation ||
            kind == instruction_kind::receive_gradient;
   }
-  /// @return whether this sends or receives an activation
   [[nodiscard]] constexpr bool moves_activation() const noexcept {
     return kind == instruction_kind::send_activation ||
            kind == instruction_kind::receive_activation;

@@ -57,7 +57,6 @@ template <class Row>
     return row[position + 1].is_paired;
 }
 
-/// @return whether any of some passes or instructions is paired with the one before it
 template <class Row>
 [[nodiscard]] bool has_pairs(Row const& row) noexcept {
   for (auto const& one : row)
