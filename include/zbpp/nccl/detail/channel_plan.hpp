@@ -70,7 +70,6 @@ struct communicator_map {
     return static_cast<int>(
         std::ranges::count_if(communicators, [=](auto const& one) { return one.has(rank); }));
   }
-  /// @return how many of those of a rank add gradients up
   [[nodiscard]] int sums_of(int rank) const noexcept {
     int count = 0;
     for (std::size_t k = 0; k < of_sums; ++k) count += communicators[k].has(rank) ? 1 : 0;

@@ -102,7 +102,6 @@ class gathered_values {
   return settings.peer_copies && settings.adopted == nullptr &&
          settings.replay != cuda::replay::step;
 }
-/// @return whether copies may carry messages, as ranks agree on it
 [[nodiscard]] inline agreement_item peer_copies_item(ranks_settings const& settings) {
   return make_item(
       "peer copies", uses_peer_copies(settings) ? "where GPUs reach each other" : "none");

@@ -52,7 +52,6 @@ struct page_name {
   std::int32_t file = -1;
   std::array<std::uint32_t, 4> id{};  ///< random, so that no other file is taken for it
 
-  /// @return what the system calls the file
   [[nodiscard]] std::string text() const {
     static constexpr char digits[] = "0123456789abcdef";
     std::string result = "zbpp-";
@@ -105,9 +104,7 @@ class shared_page {
 
   /// @return how another process finds it, until `close_file`
   [[nodiscard]] page_name const& name() const noexcept { return name_; }
-  /// @return its first byte
   [[nodiscard]] void* data() const noexcept { return memory_; }
-  /// @return the same for devices
   [[nodiscard]] void* on_device() const noexcept { return on_device_; }
   /// Lets no other process open it from now on.
   void close_file() noexcept {
@@ -444,7 +441,6 @@ class peer_sender : public peer_end {
     end_loan();
   }
 
-  /// @return what the receiver is to compare
   [[nodiscard]] peer_answer const& answer() const noexcept { return answer_; }
   [[nodiscard]] int device() const noexcept { return device_; }
   [[nodiscard]] cuda::stream_ref copies() const { return copies_; }
@@ -620,7 +616,6 @@ class peer_set {
   std::optional<abort_thread> ends_waits_;  // last: it uses the others
 };
 
-/// @return by channel, how slots are filled
 [[nodiscard]] inline std::vector<cuda::slot_filling> filling_of(peer_set const& peers) {
   std::vector<cuda::slot_filling> filling;
   for (int c = 0; c < peers.channels(); ++c)

@@ -193,7 +193,6 @@ class step_launcher {
   /// @return whether a step is done that was launched, or issued after others
   /// @throws cuda_error
   [[nodiscard]] bool is_done(std::size_t turn) const { return order_->is_done(turn); }
-  /// @return whether any step of those is still waiting or running
   [[nodiscard]] bool is_busy() const noexcept { return order_ && order_->is_busy(); }
   /// Drops all graphs.
   void discard() noexcept {

@@ -51,7 +51,6 @@ class step_replay {
         graph_({&context}, at_once),
         is_settled_(at_once, 0) {}
 
-  /// @return the stream on which messages are captured
   [[nodiscard]] cuda::stream_ref messages() const { return messages_; }
 
   /// @param turn  of the step among those at once
@@ -141,7 +140,6 @@ struct channel_state {
     slots->drain();
     if (incoming != nullptr) incoming->begin_step();
   }
-  /// @return where a message is that was sent
   [[nodiscard]] message& at(std::uint32_t number) noexcept {
     return messages[number & (messages.size() - 1)];
   }
@@ -315,7 +313,6 @@ class transport {
     sums_ = &sums;
     note(sums.stream(), rank, at_rank(rank).context->device());
   }
-  /// @return what adds them up, where there are replicas
   [[nodiscard]] gradient_sums& sums() noexcept { return *sums_; }
   /// @return whether no pass has to wait for a sum that was begun
   /// @throws cuda_error
@@ -362,7 +359,6 @@ class transport {
     if (states_ != nullptr) states_->drain();
   }
 
-  /// @return the streams on which transfers of a rank run
   [[nodiscard]] std::vector<cuda::stream_ref> streams_of(int rank) const {
     std::vector<cuda::stream_ref> own;
     for (auto const& each : streams_)
@@ -383,7 +379,6 @@ class transport {
     return std::ranges::all_of(
         streams_, [](auto const& each) { return each.last.view().is_complete(); });
   }
-  /// @return whether anything that was issued is still waiting or running
   [[nodiscard]] bool is_busy() const noexcept {
     return std::ranges::any_of(
         streams_, [](auto const& each) { return cudaStreamQuery(each.on) == cudaErrorNotReady; });
