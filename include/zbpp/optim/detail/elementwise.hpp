@@ -24,7 +24,6 @@ namespace zbpp::optim::detail {
 class elementwise {
  public:
   [[nodiscard]] int layers() const noexcept { return static_cast<int>(layers_.size()); }
-  /// @return a layer, where it was found last
   [[nodiscard]] layer const& at(int layer) const noexcept {
     return layers_[static_cast<std::size_t>(layer)];
   }
@@ -67,7 +66,6 @@ class elementwise {
   void read_weights(int layer, std::span<float> copy, pass_context);
   /// Replaces the weights of a layer.
   void write_weights(int layer, std::span<float const> values, pass_context);
-  /// @return whether a layer is stepped here, and not by another replica
   [[nodiscard]] bool is_own(int layer) const noexcept {
     return is_own_[static_cast<std::size_t>(layer)] != 0;
   }
