@@ -153,7 +153,6 @@ struct rank_state {
   int backwards = 0;
   int recomputed = -1;  // stage whose R has run and whose B has not
 
-  /// @return the time from its first to its last pass so far
   [[nodiscard]] ticks span() const noexcept { return free - first; }
 };
 
@@ -587,7 +586,6 @@ class list_scheduler {
     return is_complete() ? cost : never;
   }
 
-  /// @return bytes that the passes of a rank may hold
   [[nodiscard]] bytes room(int rank) const noexcept {
     return state_.stage(state_.rank(rank).stages.front()).limit;
   }

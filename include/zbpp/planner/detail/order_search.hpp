@@ -48,8 +48,6 @@ class pass_classes {
 
   explicit pass_classes(problem const& problem)
       : problem_(problem), classes_(index(problem.stages() * slots)) {}
-
-  /// @return the number of the class of a pass
   [[nodiscard]] static int of(pass const& p) noexcept { return p.stage * slots + slot_of(p.kind); }
   [[nodiscard]] static int stage_of(int number) noexcept { return number / slots; }
   [[nodiscard]] pass_class const& operator[](int number) const noexcept {
@@ -271,7 +269,6 @@ class topological_order {
     number();
   }
 
-  /// @return all passes in their turns
   [[nodiscard]] std::vector<std::int32_t> const& sorted() const noexcept { return sorted_; }
   /// Goes back to turns that were copied.
   void go_back(std::vector<std::int32_t> const& sorted) {
@@ -376,11 +373,10 @@ class pass_network {
     auto const& n = nodes_[pass];
     return n.input == nodes_.nowhere() ? 0 : nodes_.arrival(n);
   }
-  /// @return the time from the first to the last pass of a rank
   [[nodiscard]] ticks span(int rank) const noexcept {
     return done(at(end(rank) - 1)) - head(at(begin(rank)));
   }
-  /// @return the longest of these times
+  /// @return the longest span of a rank
   [[nodiscard]] ticks cost() const noexcept { return cost_; }
 
   [[nodiscard]] bytes lack(int pass, int position) const noexcept {

@@ -225,7 +225,6 @@ class plan_search {
   /// Stops at a greater bound than the one it began with. What is tried does not depend on it.
   void stop_at(ticks bound) { bound_ = bound; }
 
-  /// @return bytes that the passes of each rank may hold
   [[nodiscard]] std::vector<bytes> room() const { return rules_.room(); }
 
   /// Tries orders of F and B that are known to be good.
@@ -243,7 +242,6 @@ class plan_search {
     }
   }
 
-  /// @return whether the bound is met, the budget is spent, or a stop was asked for
   [[nodiscard]] bool is_done() const {
     if (!has_found()) return false;
     // Whether an order has room for its edges is known only once it is there.
@@ -261,7 +259,6 @@ class plan_search {
   [[nodiscard]] std::int64_t tries() const noexcept { return rules_.tries() + changes_; }
   /// @return the best schedule that rules make; there must be one
   [[nodiscard]] schedule best_by_rules() { return rules_.best(); }
-  /// @return a schedule that costs less, if one was found
   [[nodiscard]] std::optional<schedule> best_by_order() {
     if (cost() == rules_.cost()) return std::nullopt;
     return orders_->best();

@@ -106,7 +106,6 @@ enum class edge_times { longest, shortest };
       std::move(limits));
 }
 
-/// @return bytes of the activations of so many microbatches, for each rank
 [[nodiscard]] inline std::vector<bytes> budget_of(problem const& problem, int microbatches) {
   std::vector<bytes> budget;
   for (int rank = 0; rank < problem.ranks(); ++rank) {

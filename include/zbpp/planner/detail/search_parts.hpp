@@ -87,7 +87,6 @@ inline void check_budget(search_settings const& search) {
   return search.seconds * passes_per_second;
 }
 
-/// @return how many passes a search places in the time of `lower_bound`
 [[nodiscard]] inline double work_of_bound(problem const& problem) {
   return time_of_lower_bound(problem) * 1e-9 * passes_per_second;
 }
@@ -174,7 +173,6 @@ class proof_budget {
   return settings;
 }
 
-/// @return the limits in ascending order, each once
 [[nodiscard]] inline std::vector<bytes> ascending_limits(std::span<bytes const> limits) {
   std::vector<bytes> ascending(limits.begin(), limits.end());
   std::sort(ascending.begin(), ascending.end());

@@ -84,7 +84,6 @@ class v_block {
     return lengthen(shape);
   }
 
-  /// @return when a pass of the block starts, from the start of its first
   [[nodiscard]] ticks start(std::size_t leg, int rank) const noexcept {
     return ranks_[index(rank)].at[leg];
   }

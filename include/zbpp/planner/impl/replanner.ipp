@@ -100,7 +100,6 @@ class plan_lookup {
   return problem.costs(stage).forward + problem.costs(stage).of(pass_kind::backward);
 }
 
-/// @return what the stages of a rank take for one microbatch
 [[nodiscard]] inline ticks work_of_rank(problem const& problem, int rank) {
   ticks work = 0;
   for (int const s : problem.placement().stages_of(rank)) work += work_of(problem, s);
