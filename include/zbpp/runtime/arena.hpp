@@ -57,7 +57,6 @@ class buffer {
   [[nodiscard]] std::uint32_t use_count() const noexcept {
     return piece_ == nullptr ? 0 : piece_->references;
   }
-  /// @return whether other arenas have borrowed the memory and not given it back
   [[nodiscard]] bool is_lent() const noexcept { return piece_ != nullptr && piece_->loans != 0; }
   /// Counts the memory under another purpose from now on.
   void retag(purpose use) const noexcept {

@@ -86,7 +86,6 @@ class array {
     require_type(data_type_of<std::remove_const_t<Number>>());
     return {static_cast<Number*>(data()), static_cast<std::size_t>(count())};
   }
-  /// @return the buffer with all of it, as it is sent
   [[nodiscard]] operator buffer() const noexcept { return held_; }
 
  private:

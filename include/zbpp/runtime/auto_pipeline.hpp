@@ -135,7 +135,6 @@ class auto_pipeline {
     return fixed_->current().step();
   }
 
-  /// @return the pipeline that runs now, to evaluate, save and resume
   [[nodiscard]] pipeline<Backend>& current() {
     return adaptive_ ? adaptive_->current() : fixed_->current();
   }

@@ -160,14 +160,13 @@ class engine {
     return blocked_on() != channel_map::none || blocked_by() != state_map::none ||
            waits_for_replicas() || is_ending_;
   }
-  /// @return whether it is a sum over replicas that blocks the rank
   [[nodiscard]] bool waits_for_replicas() const noexcept {
     return reduction_ != nullptr && reduction_->is_awaited();
   }
   /// @return whether the rank has run its steps, and members of its groups have not
   [[nodiscard]] bool is_ending() const noexcept { return is_ending_; }
 
-  /// @return the replica whose part of that sum is missing
+  /// @return the replica whose part of a sum is missing
   [[nodiscard]] int awaited_replica() const noexcept { return reduction_->awaited_replica(); }
   /// @return the instruction at which the rank is; none after the last one
   [[nodiscard]] std::optional<instruction> at() const noexcept {

@@ -56,7 +56,6 @@ struct engine_run {
   zbpp::detail::run_statement stated{};  ///< for other processes to compare
 
   [[nodiscard]] bool is_last(std::int64_t step) const noexcept { return step + 1 == first + count; }
-  /// @return where the results of a step go
   [[nodiscard]] step_places const& places_of(std::int64_t step) const noexcept {
     return places[zbpp::detail::index(step - first) % places_in_turn];
   }

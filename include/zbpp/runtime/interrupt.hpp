@@ -17,7 +17,6 @@ class interrupt {
     raised_ = 0;
     if (std::signal(SIGINT, &interrupt::raise) == SIG_IGN) std::signal(SIGINT, SIG_IGN);
   }
-  /// @return whether there was one since the program listens
   [[nodiscard]] static bool was_raised() noexcept { return raised_ != 0; }
 
  private:

@@ -113,7 +113,6 @@ class message {
     for (auto const& each : handles())
       if (each.use_count() > 1) each.retag(use);
   }
-  /// @return the bytes of all buffers together, or those that the object counts as
   [[nodiscard]] bytes total_size() const noexcept {
     bytes sum = 0;
     for (auto const& each : handles()) sum += static_cast<bytes>(each.size());

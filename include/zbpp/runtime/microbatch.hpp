@@ -22,7 +22,6 @@ class microbatch {
   /// Names the microbatch of a flow; for engines.
   explicit microbatch(detail::flow_state& state) noexcept : state_(&state) {}
 
-  /// @return the index of the microbatch within its step
   [[nodiscard]] int index() const noexcept { return state_->microbatch; }
   [[nodiscard]] int count() const noexcept { return state_->common->microbatches; }
   [[nodiscard]] int stage() const noexcept { return state_->common->stage; }
@@ -44,7 +43,6 @@ class microbatch {
   [[nodiscard]] bool is_training() const noexcept { return state_->common->is_training; }
   /// @return whether the program recomputes: F need keep only what R starts from
   [[nodiscard]] bool is_recomputed() const noexcept { return state_->is_recomputed; }
-  /// @return whether the program recomputes any microbatch of any stage
   [[nodiscard]] bool has_recomputation() const noexcept { return state_->common->recomputes; }
   /// @return whether the running instruction is BW; ask after `recv_gradient()`
   [[nodiscard]] bool is_fused() const noexcept {

@@ -185,7 +185,7 @@ class optimizer_ref {
   [[nodiscard]] bool is_replicated(int layer) const {
     return calls_->is_replicated != nullptr && calls_->is_replicated(object_, layer);
   }
-  /// @return whether it can say so of a layer
+  /// @return whether it may have replicated layers
   [[nodiscard]] bool marks_replicated() const noexcept { return calls_->is_replicated != nullptr; }
   [[nodiscard]] int tied_layers() const {
     int count = 0;
@@ -200,7 +200,6 @@ class optimizer_ref {
   void write_tied(std::span<float const> sum, pass_context ctx) const {
     calls_->write_tied(object_, sum, ctx);
   }
-  /// @return whether its gradients can be added up over replicas
   [[nodiscard]] bool reduces() const noexcept {
     return calls_ != nullptr && calls_->gradient_count != nullptr;
   }
@@ -224,11 +223,9 @@ class optimizer_ref {
   [[nodiscard]] std::span<float> gradients(int layer) const {
     return calls_->gradients(object_, layer);
   }
-  /// @return whether it can step some of its layers alone
   [[nodiscard]] bool shards() const noexcept {
     return calls_ != nullptr && calls_->share != nullptr;
   }
-  /// @return whether its weights can be read
   [[nodiscard]] bool reads() const noexcept {
     return calls_ != nullptr && calls_->layer_size != nullptr;
   }

@@ -45,7 +45,6 @@ class rank_grid {
     if (found.size() > 1) found.place_ = &place_;  // those of one are everybody's
     return found;
   }
-  /// @return whether a group has another member
   [[nodiscard]] bool has_members() const noexcept {
     return std::ranges::any_of(groups_, [](group const& each) { return each.size() > 1; });
   }

@@ -43,7 +43,6 @@ class pause_call {
   }
 
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(call_); }
-  /// @return whether it says what the run does next
   [[nodiscard]] bool decides() const noexcept { return decides_; }
   after_step operator()() const { return call_(); }
 

@@ -120,7 +120,6 @@ class stage_ref {
   [[nodiscard]] bool has_update() const noexcept { return update_ != nullptr; }
   /// @return whether that takes how it is to step
   [[nodiscard]] bool takes_settings() const noexcept { return takes_settings_; }
-  /// @return the optimizer of the stage; none where it has none
   [[nodiscard]] optimizer_ref optimizer() const {
     return optimizer_ == nullptr ? optimizer_ref() : optimizer_(object_);
   }

@@ -65,7 +65,6 @@ class step_queue {
   void take_place(std::size_t places) noexcept {
     valid_from_ = std::max(valid_from_, begun_ + 1 - static_cast<std::int64_t>(places));
   }
-  /// @return whether the result of a step that is done is still there
   [[nodiscard]] bool has_result(std::int64_t ticket) const noexcept {
     return ticket >= valid_from_;
   }

@@ -35,7 +35,6 @@ class early_w {
   /// @param times  of the passes of the step, gets them in the order of the program
   void begin_step(ticks now, std::span<timed_pass> times);
 
-  /// @return whether a pass, or the pair that it begins, needs a message
   [[nodiscard]] bool needs_message(std::size_t at) const noexcept {
     return expected_[at].channel != ready_instruction::none;
   }
@@ -45,7 +44,6 @@ class early_w {
   /// Notes that the W at a place runs in front of it.
   /// @param times  of the passes of the step that have not run yet, gets this one at the front
   void move_to_front(std::size_t at, std::span<timed_pass> times);
-  /// @return whether the pass at a place has run in front of it
   [[nodiscard]] bool has_run(std::size_t at) const noexcept { return has_run_[at] != 0; }
 
   /// Notes how long a pass took.

@@ -92,7 +92,6 @@ class open_passes {
   std::uint8_t set_ = 0;
 };
 
-/// @return whether a flow that stands at this point awaits a pass of this kind
 [[nodiscard]] constexpr bool may_begin(pass_kind kind, flow_point at) noexcept {
   switch (kind) {
     case pass_kind::forward: return at == flow_point::start;

@@ -125,7 +125,6 @@ class step_agreement {
   [[nodiscard]] bool brings_verdict(int channel) const noexcept {
     return channel != state_map::none && channel == from_next_;
   }
-  /// @return whether gradients are only added up in this step
   [[nodiscard]] bool accumulates() const noexcept {
     return state_.accumulated + 1 < options_.accumulate;
   }
@@ -146,9 +145,7 @@ class step_agreement {
   [[nodiscard]] step_decision const* ruling_on(std::int64_t step) const noexcept {
     return ruled_step_ == step ? &ruling_ : nullptr;
   }
-  /// @return whether this rank takes the step before its verdict is known
   [[nodiscard]] bool steps_early() const noexcept { return will_step_early_; }
-  /// @return whether the verdict on the step before is still to come
   [[nodiscard]] bool is_pending() const noexcept { return is_pending_; }
   /// @return how the step came out that this rank has done with last
   [[nodiscard]] update_report const& report() const noexcept { return report_; }

@@ -32,7 +32,6 @@ namespace detail {
 /// Says whether a grid is over, and why.
 class grid_failure {
  public:
-  /// @return whether it was the first
   bool note(std::string const& text) {
     std::scoped_lock const lock(guard_);
     if (text_) return false;
@@ -178,7 +177,6 @@ class in_process_link final : public group_link {
     }
     waiting_.end(thread);
   }
-  /// @return whether what the rank waits for is not here
   [[nodiscard]] bool is_waiting() const {
     std::scoped_lock const lock(own_.guard);
     return queues_[index(from_)].empty();
