@@ -44,10 +44,8 @@ struct saved_state {
 
 /// Adds to the name of a parameter that of a field.
 [[nodiscard]] std::string state_name(std::string const& parameter, char const* field);
-/// @return whether a parameter has a state in a checkpoint
 [[nodiscard]] bool has_state(stored_entries& from, std::string const& parameter);
 [[nodiscard]] bool has_entry(stored_entries const& from, std::string const& name);
-/// @return whether a field was undefined when it was saved
 [[nodiscard]] bool is_undefined(stored_entries const& from, std::string const& name);
 /// Stands for a field that is undefined.
 [[nodiscard]] at::Tensor undefined_field();

@@ -141,7 +141,6 @@ class input_gradients {
         });
   }
 
-  /// @return the gradient of each input
   [[nodiscard]] std::vector<at::Tensor> caught() const {
     std::vector<at::Tensor> all;
     for (auto const* hook : hooks_) all.push_back(hook != nullptr ? hook->caught() : at::Tensor());
