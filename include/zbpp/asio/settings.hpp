@@ -35,7 +35,7 @@ struct rendezvous_settings {
   std::chrono::milliseconds stall_deadline{60'000};
   /// The most bytes that a rank may give to a collective call.
   std::size_t largest_blob = std::size_t{64} << 20;
-  /// Told the port where rank 0 listens, on rank 0, before it waits for others: for port 0.
+  /// Called with the port where rank 0 listens, on rank 0, before it waits for others: for port 0.
   std::function<void(std::uint16_t)> on_listening = {};
 };
 
