@@ -64,8 +64,8 @@ struct device {
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Where arenas take their memory from; the source outlives all buffers.
   memory_source (*memory)(int device) = device_memory;
-  /// Told, in a line, which devices' copies go by way of the host although they reach each
-  /// other, and why; on the thread that makes the pipeline.
+  /// Called with a line that says which devices' copies go by way of the host although they reach
+  /// each other, and why; on the thread that makes the pipeline.
   std::function<void(std::string const& line)> on_fallback = {};
 
   /// @return the device of each rank, as numbers; without `devices`, the same one for all
