@@ -48,7 +48,7 @@ struct ranks_settings {
   /// other, so that NCCL carries only the rest; all where the caller's communicator is adopted, or
   /// steps are replayed.
   bool peer_copies = true;
-  /// Told, in a line, of a channel that NCCL carries because copies cannot, and why: at the rank
+  /// Called with a line on a channel that NCCL carries because copies cannot, and why: at the rank
   /// where that shows, on the thread that makes the pipeline.
   std::function<void(std::string const& line)> on_fallback = {};
   /// Which communicators are made; the program must pass `verify` for it. `hardware_queues` says
