@@ -48,8 +48,7 @@
 
 /// Marks functions that stand in `impl/*.ipp`. Header-only they are inline. With
 /// ZBPP_SEPARATE_COMPILATION defined, headers only declare them, and one source file of the program
-/// includes `<component>/impl/src.hpp`; the targets `zbpp::compiled`, `zbpp::asio_compiled`, ... do
-/// both.
+/// includes `<component>/impl/src.hpp`; targets such as `zbpp::compiled` do both.
 #if defined(ZBPP_SEPARATE_COMPILATION)
 #define ZBPP_INLINE
 #else

@@ -75,9 +75,7 @@ class error : public std::runtime_error {
   /// Makes an error whose `what()` is `message`, with the place in front when there is one.
   error(errc code, std::string const& message, zbpp::location at = {});
 
-  /// @return the kind of fault
   [[nodiscard]] errc code() const noexcept { return code_; }
-  /// @return the place it happened
   [[nodiscard]] zbpp::location const& location() const noexcept { return at_; }
   /// Puts a place in front of the message of an error that has none; does nothing to another.
   void locate(zbpp::location const& at);
@@ -124,7 +122,6 @@ class text_part {
   std::string made_;
 };
 
-/// @return the parts one after another
 [[nodiscard]] std::string join(std::initializer_list<text_part> parts);
 
 /// @return one text of texts, characters and numbers, as in `joined("stage ", s, " has no rank")`

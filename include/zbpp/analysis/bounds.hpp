@@ -27,7 +27,6 @@ enum class bound_rule : std::uint8_t {
   all_orders,       ///< every order of a tiny problem; `rank` is 0
 };
 
-/// @return a rule in a word
 [[nodiscard]] constexpr std::string_view to_string(bound_rule rule) noexcept {
   switch (rule) {
     case bound_rule::work: return "work";
@@ -43,16 +42,14 @@ enum class bound_rule : std::uint8_t {
   return "?";
 }
 
-/// States that every schedule of a problem that runs microbatches in order costs at least `cost`,
-/// and why.
+/// Says what each schedule with microbatches in order costs at least, and why.
 struct cost_bound {
   ticks cost = 0;
   bound_rule rule{};
   /// whose span is bounded; staircase, first_waits, windows: the rank that cannot end earlier
   int rank = 0;
   int through = -1;  ///< path, heads_and_tails: the rank whose passes are counted; -1: one pass
-  /// heads_and_tails: from the first start on `rank` to where those passes can start; negative:
-  /// before it
+  /// heads_and_tails: from the first start on `rank` to that of those passes; negative: before it
   ticks head = 0;
   ticks tail = 0;  ///< heads_and_tails: from where they can end to the last end on `rank`
 
@@ -74,8 +71,7 @@ struct warm_up_depths {
 /// Finds a cost that no schedule of a problem can go below which runs the microbatches of each
 /// stage in order, as `simulate` times it: with BW, R and pairs or without, and however long ranks
 /// idle once they have begun. Microbatches out of turn, or a rank that waits at will before its
-/// first pass, may cost less; so may the period. Where the limits admit no schedule, the bound says
-/// nothing.
+/// first pass, may cost less; so may the period. It says nothing where limits admit no schedule.
 /// @complexity with one stage per rank O(ranks * (microbatches + log of the cost)); else bounded by
 ///             looking from fewer ranks at large problems, at about a second in all
 [[nodiscard]] cost_bound lower_bound(problem const& problem);

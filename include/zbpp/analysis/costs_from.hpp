@@ -12,8 +12,7 @@ namespace zbpp {
 
 /// Gives a problem whose times are what its passes took in measured steps: for each stage and kind
 /// of pass the median over all microbatches of all steps. What did not run keeps its time. Where
-/// microbatches have factors, what each pass took is divided by its factor first, and the factors
-/// stay.
+/// microbatches have factors, which stay, what each pass took is divided by its factor first.
 ///
 /// Sizes, transfers and limits stay as they are stated; state times that stay in nanoseconds, as
 /// measured ones are. Let a first step or two pass by without measuring them: they meet cold

@@ -19,7 +19,7 @@ enum class fault : std::uint8_t {
   missing,        ///< something that must happen does not
   repeated,       ///< something happens twice
   dependence,     ///< an instruction stands before what it needs, on its own rank
-  pair,           ///< a pass is paired that is no B right behind an F of another microbatch
+  pair,           ///< a pass is paired that is no B right after an F of another microbatch
   channel_order,  ///< sender and receiver of a channel disagree on the order of messages
   channel_depth,  ///< a channel needs more room than the program states
   cut,            ///< a message crosses the point at which ranks validate the step before

@@ -24,9 +24,8 @@ namespace zbpp {
 /// @param forwards  what `forward_only` gives
 [[nodiscard]] int evaluation_depth(program const& forwards);
 
-/// Says the greatest memory use of each rank in an evaluation of a verified program, where
-/// receivers acknowledge what they consume, as they do on `threads`, under `virtual_time` and over
-/// TCP.
+/// Says the greatest memory use of each rank in an evaluation of a verified program. Receivers
+/// acknowledge what they consume, as on `threads`, under `virtual_time` and over TCP.
 ///
 /// A pass keeps the activations of its stage until it ends. Messages count as in `peak_memory`, on
 /// their sender until the send before which their receiver has to have consumed them. What the last

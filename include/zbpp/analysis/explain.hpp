@@ -42,11 +42,9 @@ struct rank_account {
   /// between passes where an optimizer step, or what belongs to one, stands there.
   ticks optimizer = 0;
 
-  /// By how much the step would have ended sooner if none of its passes had taken longer than
-  /// planned.
+  /// How much sooner the step would have ended if no pass had taken longer than planned.
   ticks gain = 0;
 
-  /// @return the length of the step
   [[nodiscard]] ticks sum() const noexcept;
 
   friend bool operator==(rank_account const&, rank_account const&) = default;
@@ -55,10 +53,9 @@ struct rank_account {
 /// Says what a pass of the critical path waited for.
 enum class wait_cause : std::uint8_t { none, message, host, optimizer };
 
-/// @return `none`, `message`, `host` or `optimizer`
 [[nodiscard]] std::string_view to_string(wait_cause cause) noexcept;
 
-/// Is a pass, or a pair, of the critical path: it began `waited` after the end of the one before it
+/// A pass, or a pair, of the critical path: it began `waited` after the end of the one before it
 /// in the path.
 struct critical_pass {
   int rank = 0;
@@ -70,7 +67,7 @@ struct critical_pass {
   ticks waited = 0;   ///< before its start, for `cause`
   wait_cause cause = wait_cause::none;
   ticks sent_late = 0;   ///< of `waited`: until the message was sent
-  ticks taken_late = 0;  ///< of `waited`: behind its arrival
+  ticks taken_late = 0;  ///< of `waited`: after its arrival
 
   friend bool operator==(critical_pass const&, critical_pass const&) = default;
 };
@@ -83,10 +80,9 @@ enum class delay_kind : std::uint8_t {
   start,    ///< a pass started some time after all that it needs was there
 };
 
-/// @return `pass`, `send`, `message` or `start`
 [[nodiscard]] std::string_view to_string(delay_kind kind) noexcept;
 
-/// Is something that took longer than planned.
+/// What took longer than planned.
 struct delay {
   int rank = 0;          ///< that runs the pass
   zbpp::pass pass = {};  ///< of a pair the F
@@ -117,8 +113,7 @@ struct explanation {
   /// passes that need nothing of other ranks, or whose messages had arrived, optimizer steps apart.
   ticks host_gain = 0;
   bool has_messages = false;  ///< whether a record of messages was given
-  /// How exact the clocks of ranks were set, at worst, against that of rank 0; 0 where it was not
-  /// said.
+  /// The greatest error of the ranks' clocks against that of rank 0; 0 where it was not said.
   ticks clock_error = 0;
 
   friend bool operator==(explanation const&, explanation const&) = default;

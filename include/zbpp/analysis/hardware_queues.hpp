@@ -2,7 +2,7 @@
 //
 // How many hardware queues a device needs so that what a program enqueues cannot deadlock. A
 // queue takes the work of its streams in the order in which the host has issued it, so a transfer
-// that waits for its other end holds up whatever stands behind it, passes included.
+// that waits for its other end holds up whatever stands after it, passes included.
 #pragma once
 
 #include <zbpp/analysis/diagnostic.hpp>
@@ -15,13 +15,11 @@ namespace zbpp {
 
 /// Says how many hardware queues the devices of a run need.
 struct hardware_queue_need {
-  /// By rank: 1 where any number is enough, however streams are mapped to them; else one for each
-  /// stream.
+  /// By rank: 1 where any number does, however streams map to them; else one for each stream.
   std::vector<int> of_rank;
   /// The transfers that would wait for one another in one queue; empty where one is enough.
   std::vector<diagnostic> reason;
 
-  /// @return the number that is enough for every rank
   [[nodiscard]] int most() const noexcept;
 };
 

@@ -12,8 +12,7 @@ namespace zbpp {
 class problem;
 class traffic;
 
-/// @return for each channel the largest message that the costs declare, in bytes; 0 where one of
-///         its messages has no declared size
+/// @return by channel, bytes of the largest declared message; 0 where one has no declared size
 [[nodiscard]] std::vector<bytes> largest_messages(traffic const& messages, problem const& problem);
 
 }  // namespace zbpp

@@ -3,7 +3,7 @@
 // Turns a schedule into a program: sends right after the passes that make what they ship, receives
 // before the passes that need them, optimizer steps and what ranks agree on before them. Both ends
 // of every channel list its messages in the sender's order; chunks of one rank hand over without a
-// message. Gradients of tied weights are exchanged behind the last pass of each rank.
+// message. Gradients of tied weights are exchanged after the last pass of each rank.
 #pragma once
 
 #include <zbpp/analysis/deadlock.hpp>
@@ -42,8 +42,8 @@ struct lower_options {
   /// stages, and no rank with others before it, also begins the next step at once; the last rank,
   /// which knows the norm first, never does.
   std::vector<int> at_once = {};
-  /// Whether the gradients of each stage are added up over replicas: begun behind its last W or BW,
-  /// and waited for behind the last pass of its rank. A plan does where its problem has replicas.
+  /// Whether the gradients of each stage are added up over replicas: begun after its last W or BW,
+  /// and waited for after the last pass of its rank. A plan does where its problem has replicas.
   /// None are with `step_kind::none`.
   bool reduces = false;
   /// Whether each replica steps a share of each stage, and then gives its weights to the others;

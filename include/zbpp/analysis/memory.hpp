@@ -41,10 +41,8 @@ struct memory_peak {
 /// on its sender from the pass that makes it until a later message tells that it was consumed;
 /// between two chunks of one rank, from the pass that makes it to the end of the pass that consumes
 /// it. Both passes of a pair hold all that they use until both have ended. Between ranks on one GPU
-/// of a process the receiver gets the sender's memory, and only the sender counts it, as long as
-/// elsewhere.
-/// @param devices  of one process, by rank, as `cuda::device` runs them; none: no two ranks share
-///                 one
+/// of a process the receiver gets the sender's memory, which counts on the sender alone.
+/// @param devices  of one process, by rank, as for `cuda::device`; none: no two ranks share one
 /// @throws error (bad_argument) when program and problem differ in placement or microbatches, or
 ///         when there are devices, but not one for each rank
 /// @complexity O(instructions)

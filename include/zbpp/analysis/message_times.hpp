@@ -22,7 +22,7 @@ namespace zbpp {
 /// @source Cristian, Probabilistic clock synchronization, 1989: the least round trip
 void align_clocks(timeline& step, placement const& placement);
 
-/// Is a message between ranks that its receiver waited for.
+/// A message between ranks that its receiver waited for.
 struct awaited_message {
   int from = 0;
   int to = 0;

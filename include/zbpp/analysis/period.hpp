@@ -57,8 +57,7 @@ struct period_report {
   /// longer than the period, rounded up, from the start of its first to the end of its last pass.
   std::vector<ticks> offsets{};
   /// After how many steps the ranks stand to each other as they will again and again, when all of
-  /// them begin at once; nothing when that takes more than `period_steps` steps, or
-  /// `period_passes` passes.
+  /// them begin at once; nothing after more than `period_steps` steps, or `period_passes` passes.
   std::optional<int> transient{};
   ticks first_step = 0;   ///< cost of a step on its own, as `simulate` shows it
   ticks synchronous = 0;  ///< what a step takes where all ranks meet after each: the makespan

@@ -31,18 +31,13 @@ class plan {
       zbpp::schedule schedule,
       lower_options const& options = {});
 
-  /// Takes a program that the caller made from the schedule. A pipeline verifies it before it
-  /// runs.
+  /// Takes a program that the caller made from the schedule. A pipeline verifies it before it runs.
   /// @throws as above; (bad_argument) when the program is not one for the problem
   plan(std::string policy, zbpp::problem problem, zbpp::schedule schedule, zbpp::program program);
 
-  /// @return the title of the policy that made the schedule
   [[nodiscard]] std::string const& policy() const noexcept { return policy_; }
-  /// @return what is to be planned: placement, microbatches, costs and limits
   [[nodiscard]] zbpp::problem const& problem() const noexcept { return problem_; }
-  /// @return the passes of each rank in order
   [[nodiscard]] zbpp::schedule const& schedule() const noexcept { return schedule_; }
-  /// @return the instructions of each rank: the schedule with transfers and optimizer steps
   [[nodiscard]] zbpp::program const& program() const noexcept { return program_; }
   /// @return when each pass is predicted to start and end
   [[nodiscard]] zbpp::timeline const& timeline() const noexcept { return timeline_; }

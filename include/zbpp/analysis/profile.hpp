@@ -27,7 +27,7 @@ struct time_spread {
   friend bool operator==(time_spread const&, time_spread const&) = default;
 };
 
-/// Is a pass, or a pair, that took much longer than others of its stage and kind.
+/// A pass, or a pair, that took much longer than others of its stage and kind.
 struct outlier {
   int step = 0;  ///< counted from the first of those that are profiled
   zbpp::pass pass = {};
@@ -79,8 +79,7 @@ struct profile_options {
 /// @param steps   `step_result::measured` of each, with the passes of all ranks, on one clock
 /// @param stated  the problem of the plan that ran
 /// @throws error (bad_argument) as `costs_and_messages_from`, when an option is out of range, or
-/// when
-///         no step is left
+///         when no step is left
 [[nodiscard]] step_profile profile(
     std::span<timeline const> steps, problem const& stated, profile_options const& options = {});
 

@@ -11,20 +11,18 @@
 
 namespace zbpp {
 
-/// Says when the gradients of each stage are added up over the replicas: behind its last W or BW,
-/// and behind the sums that its rank has begun before.
+/// Says when the gradients of each stage are added up over the replicas: after its last W or BW,
+/// and after the sums that its rank has begun before.
 /// @param line  a step of the problem, as `simulate` gives it
 /// @return by rank, in the order in which they begin; empty rows where there are no replicas
 /// @throws error (bad_argument) when the timeline has stages or ranks that the problem has not
 [[nodiscard]] rows<timed_reduction> reductions_of(timeline const& line, problem const& problem);
 
-/// @return the greatest time that a rank spends between the start of its first pass and the end of
-///         its last pass or sum; without replicas that is `cost`
+/// @return the greatest time of a rank from its first start to its last end, sums included
 [[nodiscard]] ticks cost_with_reductions(timeline const& line, problem const& problem);
 
-/// Finds a time that `cost_with_reductions` of no schedule with microbatches in order is below:
-/// behind the last pass of a rank there is always a sum, and behind all passes of one stage all of
-/// them.
+/// Finds a time that `cost_with_reductions` of no schedule with microbatches in order is below: a
+/// sum always follows the last pass of a rank, and all sums follow the passes of one stage.
 /// @complexity that of `lower_bound`
 [[nodiscard]] ticks lower_bound_with_reductions(problem const& problem);
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Says when every pass of a schedule would run. Ranks run their passes in order; a pass starts when
-// its rank is free and what it waits for has arrived; a transfer takes its time but occupies
-// no rank. These are the semantics under which the paper's bubble rates are reproduced digit for
-// digit.
+// its rank is free and what it waits for has arrived; a transfer takes its time but occupies no
+// rank. So the paper's bubble rates come out digit for digit.
 #pragma once
 
 #include <zbpp/model/problem.hpp>

@@ -25,11 +25,11 @@ struct simulated_steps {
 /// Simulates steps none of which is amended.
 ///
 /// A norm takes the `norm` of the stages of its rank, and then waits for that of the rank before. A
-/// validation waits for that of the rank behind, and takes no time itself; an optimizer step takes
+/// validation waits for that of the rank after, and takes no time itself; an optimizer step takes
 /// `optimizer_step`. States travel as long as messages of 64 bytes, gradients of tied weights as
 /// long as one of `tied` bytes; adding them up takes no time. Sums over replicas of a rank follow
 /// one another beside its passes, each as long as `problem::reduction_time` of its stage; weights
-/// that replicas have stepped take `problem::gather_time` behind the step of their stage. In the
+/// that replicas have stepped take `problem::gather_time` after the step of their stage. In the
 /// last step, which has no step after it, all ranks wait for the norm.
 /// @throws error (refused_program) with what `verify` finds first; (bad_argument) unless `count` is
 ///         at least 1, when program and problem differ in placement or microbatches, or when the

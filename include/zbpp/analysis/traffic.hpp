@@ -25,14 +25,12 @@ class channel_map {
   static constexpr int none = -1;
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(pairs_.size()); }
-  /// @return sender and receiver of a channel
   [[nodiscard]] std::pair<int, int> ends(int channel) const noexcept {
     return pairs_[detail::index(channel)];
   }
   /// @return the channel from one rank to another; none when they have no neighbouring stages
   [[nodiscard]] int between(int from, int to) const noexcept;
-  /// @return the channel of what a stage sends forward; none when it stays on its rank or
-  ///         the stage is the last
+  /// @return the channel of what a stage sends forward; none when it stays or is the last
   [[nodiscard]] int of_activation(int from_stage) const noexcept {
     return forward_[detail::index(from_stage)];
   }
@@ -40,11 +38,9 @@ class channel_map {
   [[nodiscard]] int of_gradient(int from_stage) const noexcept {
     return backward_[detail::index(from_stage)];
   }
-  /// @return the channel that runs the other way
   [[nodiscard]] int reverse(int channel) const noexcept { return reverse_[detail::index(channel)]; }
 
-  /// @return the channel of a send or receive; none when no message crosses there, or for any other
-  ///         instruction
+  /// @return the channel of a send or receive; none for another instruction, or within a rank
   [[nodiscard]] int of(instruction const& i) const noexcept {
     if (!i.is_send() && !i.is_receive()) return none;
     auto const from = i.is_send() ? i.stage : i.other_stage();
@@ -66,8 +62,7 @@ class channel_map {
 };
 
 /// @param devices  of one process, by rank; none: no two ranks share one
-/// @return whether two ranks run on one device, so that what one sends the other gets as it is,
-///         without a copy
+/// @return whether two ranks run on one device, so that messages need no copy
 [[nodiscard]] inline bool share_device(int rank, int other, std::span<int const> devices) noexcept {
   return !devices.empty() && devices[detail::index(rank)] == devices[detail::index(other)];
 }
@@ -101,17 +96,13 @@ class traffic {
   /// @complexity O(instructions)
   traffic(program const& forwards, int depth);
 
-  /// Reads the instructions of what is to become a program.
-  /// @complexity O(instructions)
+  /// Reads the instructions of what is to become a program. @complexity O(instructions)
   traffic(placement const& placement, int microbatches, rows<instruction> const& instructions);
 
-  /// @return the notes of a rank, one for each of its instructions
   [[nodiscard]] std::span<message_note const> notes(int rank) const noexcept {
     return notes_[rank];
   }
-  /// @return the channels with the depths that this program needs
   [[nodiscard]] std::vector<channel> const& channels() const noexcept { return depths_; }
-  /// @return how the channels are numbered
   [[nodiscard]] channel_map const& map() const noexcept { return map_; }
 
  private:

@@ -25,8 +25,7 @@ namespace zbpp {
 /// all of their stages step at once. If all of that holds, also that W of each stage ascends in
 /// microbatch, which makes gradients those of a plain loop to the bit; `is_remark` tells that fault
 /// from the others, which make a program wrong.
-/// @return the faults, empty when there is none, about a thousand at most; never throws on a bad
-///         program
+/// @return the faults, about a thousand at most; empty without any. Throws for no bad program
 /// @complexity O(instructions + stages * microbatches)
 [[nodiscard]] std::vector<diagnostic> verify(
     program const& program, channel_layout layout = channel_layout::one_per_directed_pair);

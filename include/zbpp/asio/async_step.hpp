@@ -95,8 +95,7 @@ class async_stepper {
   /// step threw and null.
   using signature = void(std::exception_ptr, step_result const*);
 
-  /// Starts the thread. The pipeline must outlive the stepper.
-  /// @throws std::system_error
+  /// Starts the thread. The pipeline must outlive the stepper. @throws std::system_error
   explicit async_stepper(Pipeline& pipe) : pipe_(&pipe), thread_([this] { serve(); }) {}
   async_stepper(async_stepper const&) = delete;
   async_stepper& operator=(async_stepper const&) = delete;

@@ -37,7 +37,7 @@ class listener;
 
 }  // namespace detail
 
-/// Is the failure of the run as it is thrown where this rank waits for another one within a pass. A
+/// The failure of the run as it is thrown where this rank waits for another one within a pass. A
 /// pass that throws it adds nothing to the failures of the run.
 class run_failure final : public error {
  public:
@@ -66,17 +66,13 @@ class control {
   /// `deadline`, until outcomes of collectives are written. Does nothing where it has left.
   void leave() noexcept;
 
-  /// @return which rank this process is
   [[nodiscard]] int rank() const noexcept { return start_.rank; }
   [[nodiscard]] int ranks() const noexcept { return start_.ranks; }
-  /// @return how this process was started
   [[nodiscard]] launch const& start() const noexcept { return start_; }
   [[nodiscard]] rendezvous_settings const& settings() const noexcept { return settings_; }
   /// @return what data connections are opened with
   [[nodiscard]] run_token const& token() const noexcept { return token_; }
-  /// @return the data addresses of all ranks
   [[nodiscard]] roster const& everybody() const noexcept;
-  /// @return what accepts data connections
   [[nodiscard]] detail::listener const& data_listener() const noexcept;
   /// @return what runs the sockets; its own thread ends with the run
   [[nodiscard]] io_loop& loop() noexcept { return loop_; }
@@ -107,15 +103,13 @@ class control {
   [[nodiscard]] bool is_told_of_failure() const noexcept;
   /// @return the first failure of the run; only where `has_stopped`. Call only on the I/O thread.
   [[nodiscard]] rank_failure first_failure() const;
-  /// @return whether one has, and every rank that can be reached knows of it. Call only on the I/O
-  ///         thread.
+  /// @return whether one has, and all reachable ranks know of it. Call only on the I/O thread.
   [[nodiscard]] bool are_all_informed() const noexcept;
 
   /// Ends the run on this rank, where nothing runs any more: reports `own`, if there is something,
   /// and blocks until all ranks know all failures, but not longer than the deadline and a second.
   /// Afterwards sockets of the run are closed and the io_loop's thread has ended.
-  /// @return the failures of the run, the first one first; none when nothing has failed, and then
-  ///         the run goes on
+  /// @return the failures of the run, the first one first; none: the run goes on
   std::vector<rank_failure> settle(std::optional<rank_failure> own = {});
   /// @throws error, the first failure of the run, if it has one
   void check();
@@ -143,7 +137,7 @@ class control {
   ///         when ranks make different calls
   std::vector<blob> collect(collective kind, std::span<std::byte const> part = {}, int root = 0);
 
-  /// Tells all ranks what this one asks for behind a step, and does not block; `decision` follows.
+  /// Tells all ranks what this one asks for after a step, and does not block; `decision` follows.
   /// @throws the failure of the run
   void propose(after_step next);
   /// Blocks until all ranks have proposed something for that step.
@@ -154,8 +148,7 @@ class control {
   /// Checks that all ranks hold the same as rank 0; a collective call. The run goes on if not.
   /// @param of_some  what only the ranks of a group have to agree on
   /// @param first    the first rank of that group
-  /// @throws error (no_agreement), on all ranks the same, that says whose differs and in what; as
-  ///         `collect`
+  /// @throws error (no_agreement), the same on all ranks, that says what differs; as `collect`
   void agree(
       std::span<agreement_item const> own,
       std::span<agreement_item const> of_some = {},

@@ -32,8 +32,7 @@ class io_context;
 
 namespace zbpp::asio {
 
-/// Runs an io_context, one thread at a time. The thread that runs it at the moment is the I/O
-/// thread.
+/// Runs an io_context, one thread at a time. The thread that runs it now is the I/O thread.
 ///
 /// Everything that belongs to the io_context (sockets, timers, what their handlers touch) is used
 /// on the I/O thread only: in a handler, or in `exclusively`. Handlers must not throw.
@@ -101,8 +100,7 @@ class io_loop {
     std::erase_if(notified_, [argument](notified const& k) { return k.argument == argument; });
   }
 
-  /// Ends the io_loop's own thread; a thread that waits may still run handlers. Do not call from a
-  /// handler.
+  /// Ends the io_loop's own thread; others may still run handlers. Not from a handler.
   void stop() noexcept;
 
  private:

@@ -38,9 +38,8 @@ using environment_lookup = std::function<std::optional<std::string>(char const* 
 
 /// Finds out which rank this process is. Each argument takes precedence over the environment. Where
 /// they do not give both rank and ranks, the first launcher with a variable set is asked: torchrun,
-/// Open MPI, PMI, Slurm, PMIx. The host is the argument, else MASTER_ADDR, else the first host of
-/// Slurm's list when that has several, else 127.0.0.1; the port is the argument, else MASTER_PORT,
-/// else 29400.
+/// Open MPI, PMI, Slurm, PMIx. The host is the argument, else MASTER_ADDR, else the first of
+/// several hosts in Slurm's list, else 127.0.0.1; the port is the argument, MASTER_PORT or 29400.
 /// @throws error (bad_argument) that names the variable, its value and what it must be
 [[nodiscard]] launch find_launch(
     launch_arguments const& arguments = {}, environment_lookup const& look = environment);

@@ -40,12 +40,10 @@ class progress_observer {
   explicit progress_observer(progress_board& board) noexcept
       : epoch_(std::chrono::steady_clock::now()), board_(&board) {}
 
-  /// Begins a pass. @return its start
   [[nodiscard]] ticks start(ticks, pass const& begun) const noexcept {
     board_->enter(progress_phase::in_pass, to_instruction(begun));
     return now();
   }
-  /// Ends a pass. @return its end
   [[nodiscard]] ticks finish(ticks) const noexcept {
     board_->enter(progress_phase::between);
     return now();
@@ -54,9 +52,8 @@ class progress_observer {
   void begin(instruction const& next) const noexcept {
     board_->enter(progress_phase::between, next);
   }
-  /// Notes that a step of a run begins, the next one or the same one anew.
+  /// Notes that a step of a run begins, the next one or the same one again.
   void begin_step(bool is_next) const noexcept { board_->begin_attempt(is_next); }
-  /// @return when the rank goes on with what arrived
   [[nodiscard]] ticks reach(ticks) const noexcept { return now(); }
   /// @return when something was, since the step began; below 0 before
   [[nodiscard]] ticks time_of(std::chrono::steady_clock::time_point when) const noexcept {
@@ -64,7 +61,6 @@ class progress_observer {
   }
   /// @return 0: a message has arrived once it is here
   [[nodiscard]] static constexpr ticks arrival_of_send(ticks) noexcept { return 0; }
-  /// @return true
   [[nodiscard]] static constexpr bool has_arrived(ticks) noexcept { return true; }
 
  private:
@@ -81,16 +77,15 @@ template <class Engine>
   return {peer, wait_kind::instruction, static_cast<std::uint8_t>(engine.at()->kind)};
 }
 
-/// Is the base of an executor with one rank in this process. An executor adds a transport and
+/// The base of an executor with one rank in this process. An executor adds a transport and
 /// `wakeup_of`, and `run`, which does this around its loop:
 ///
 /// ```cpp
 /// supervisor().begin(program, status);      // a failure elsewhere fails `status` here
 /// supervisor().announce(engine.statement());
 /// // ... until the engine is done and all that it sent has left, or `status` has failed:
-/// //     engine.advance(), then note_wait(...) and wait for messages, with supervisor().look() or
-/// in
-/// //     control_channel().loop().run_until(...)
+/// //     engine.advance(), then note_wait(...) and wait for messages, with supervisor().look()
+/// //     or in control_channel().loop().run_until(...)
 /// supervisor().report(engine.what_failed());
 /// supervisor().end();
 /// ```
@@ -98,8 +93,6 @@ class one_rank {
  public:
   one_rank(one_rank const&) = delete;
   one_rank& operator=(one_rank const&) = delete;
-
-  /// @return the rank of this process in its pipeline
   [[nodiscard]] std::span<int const> ranks() const noexcept { return supervisor_.ranks(); }
   /// @return the memory of the rank: the heap, unless an executor says otherwise
   [[nodiscard]] static arena make_memory(int) { return arena(); }
@@ -125,13 +118,11 @@ class one_rank {
     prepare([&] { std::rethrow_exception(reason); });
   }
 
-  /// @return whether the losses of a step are given to all ranks
   [[nodiscard]] bool shares_losses() const noexcept { return shares_losses_; }
   /// Gives them to all ranks; blocks until those of the last stage's rank are here.
   void share_losses(std::span<double> losses, int from) { supervisor_.share(losses, from); }
-  /// Tells all ranks what this one asks for behind a step; does not block.
+  /// Tells all ranks what this one asks for after a step; does not block.
   void propose(after_step next) { supervisor_.channel().propose(next); }
-  /// Blocks until all ranks have proposed something. @return the most that one of them asks for
   [[nodiscard]] after_step decision() { return supervisor_.channel().decision(); }
   /// Blocks until all ranks know all failures, and adds those of the others.
   void settle(std::vector<failure>& failures) { supervisor_.settle(failures); }
@@ -161,10 +152,7 @@ class one_rank {
             std::move(ranks)),
         shares_losses_(shares_losses) {}
   ~one_rank() = default;
-
-  /// @return what takes part in the steps of the run
   [[nodiscard]] step_supervisor& supervisor() noexcept { return supervisor_; }
-  /// @return what connects this rank with the others
   [[nodiscard]] control& control_channel() const noexcept { return supervisor_.channel(); }
   /// Lets the stages of the rank get ready, after a call that the user wants on their thread.
   /// @param on_thread_start  may be empty
@@ -190,8 +178,7 @@ class one_rank {
     board.wait(wait_of(engine));
     board.enter(progress_phase::waiting, *at);
   }
-  /// Does a part of making the pipeline. If it throws, ends the run, so that no rank waits for this
-  /// one.
+  /// Does a part of making the pipeline. If it throws, ends the run: no rank waits for this one.
   /// @throws the first failure of the run
   template <class Work>
   void prepare(Work const& work) {

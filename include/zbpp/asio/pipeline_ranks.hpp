@@ -18,9 +18,9 @@ namespace zbpp::asio {
 /// pipeline and its program know the latter; connections and failures are of the former.
 class pipeline_ranks {
  public:
-  /// Is for a pipeline of all ranks of the run.
+  /// For a pipeline of all ranks of the run.
   pipeline_ranks() = default;
-  /// Is for the pipeline of a rank of a grid.
+  /// For the pipeline of a rank of a grid.
   /// @param rank   of the run, that of this process
   /// @param ranks  of the run
   /// @throws error (bad_argument) unless the grid has as many ranks as the run
@@ -38,12 +38,10 @@ class pipeline_ranks {
   [[nodiscard]] int in_run(int rank) const noexcept {
     return places_.empty() ? rank : places_[zbpp::detail::index(rank)];
   }
-  /// @return the same place, its rank being that in the run
   [[nodiscard]] location in_run(location at) const noexcept {
     if (at.rank >= 0) at.rank = in_run(at.rank);
     return at;
   }
-  /// @return the same channels, their ends being ranks of the run
   [[nodiscard]] std::vector<channel> in_run(std::vector<channel> channels) const {
     for (auto& c : channels) {
       c.from = in_run(c.from);

@@ -121,7 +121,7 @@ class progress_board {
     wait({});
     enter(progress_phase::between);
   }
-  /// Begins the step after the one that stands there, or that one anew.
+  /// Begins the step after the one that stands there, or that one again.
   void begin_attempt(bool is_next) noexcept {
     begin_step(step_.load(std::memory_order_relaxed) + (is_next ? 1 : 0));
   }
@@ -170,7 +170,6 @@ class progress_reader {
  public:
   progress_reader(progress_board const& board, int rank) noexcept : board_(&board), rank_(rank) {}
 
-  /// @return what stands there now
   [[nodiscard]] progress_report read(std::chrono::steady_clock::time_point now) noexcept {
     auto report = board_->read();
     if (report != last_) {

@@ -30,7 +30,6 @@ struct rank_call {
   std::int32_t pipeline = 0;  ///< which one of the process, counted from 1; 0 where there is none
   zbpp::detail::run_statement steps{};  ///< where a pipeline runs
 
-  /// @return the collective call of a user
   [[nodiscard]] static rank_call of(collective kind, int root) noexcept;
   /// @return what the user wrote, as in "broadcast from rank 2" and "run(5)"
   [[nodiscard]] std::string name() const;

@@ -49,12 +49,10 @@ class rendezvous {
   /// Leaves the run, which is no failure unless another rank still needs this one.
   ~rendezvous();
 
-  /// @return which rank this process is
   [[nodiscard]] int rank() const noexcept;
   [[nodiscard]] int ranks() const noexcept;
   /// @return the number of this process on its machine; -1 where nothing said so
   [[nodiscard]] int local_rank() const noexcept;
-  /// @return the data addresses of all ranks
   [[nodiscard]] roster const& everybody() const noexcept;
 
   /// Collects a part of every rank; at most `largest_blob` bytes each.
@@ -73,8 +71,7 @@ class rendezvous {
   void agree(std::span<agreement_item const> own);
 
   /// Throws the failure of the run, if it has failed; else returns at once. A rank that computes
-  /// alone while the others wait should call this regularly, so that it stops soon after the run
-  /// has failed.
+  /// alone while the others wait should call this regularly, to stop soon after a failure.
   /// @throws error, the failure of the run
   void check();
 

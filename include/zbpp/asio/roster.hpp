@@ -28,7 +28,6 @@ struct rank_failure {
   friend bool operator==(rank_failure const&, rank_failure const&) = default;
 };
 
-/// @return the failure as what every rank throws: place, instruction, text
 [[nodiscard]] inline error to_error(rank_failure const& failure) {
   auto const running =
       failure.instruction ? "in " + to_string(*failure.instruction) + ": " : std::string();
@@ -42,8 +41,7 @@ struct failure_calls {
   /// acknowledges the failure to rank 0, and `control::settle` follows.
   std::function<void(rank_failure const&)> on_failure = {};
   /// Called when every rank that can be reached knows of the failure. Only then may a rank give up
-  /// messages: what it computes without them may reach other ranks, which by now know not to use
-  /// it.
+  /// messages: what it computes without them may reach other ranks, which then do not use it.
   std::function<void()> on_all_informed = {};
 };
 

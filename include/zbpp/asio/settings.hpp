@@ -18,8 +18,7 @@ namespace zbpp::asio {
 /// Holds how long the ranks of a run wait for each other, and where they listen. All ranks use the
 /// same; only addresses may differ.
 struct rendezvous_settings {
-  /// The address of this machine to listen on. Any other address accepts connections from
-  /// the network.
+  /// The address of this machine to listen on; any other accepts connections from the network.
   std::string bind = "127.0.0.1";
   /// A name or address under which other ranks reach this process; empty: the one in `bind`, or
   /// where that is a wildcard such as 0.0.0.0, the one it calls from.
@@ -36,7 +35,7 @@ struct rendezvous_settings {
   std::chrono::milliseconds stall_deadline{60'000};
   /// The most bytes that a rank may give to a collective call.
   std::size_t largest_blob = std::size_t{64} << 20;
-  /// Told the port where rank 0 listens, on rank 0, before it waits for others: for port 0.
+  /// Called with the port where rank 0 listens, on rank 0, before it waits for others: for port 0.
   std::function<void(std::uint16_t)> on_listening = {};
 };
 
@@ -48,11 +47,10 @@ struct tcp_settings {
   int send_buffer = 0;     ///< of the kernel, in bytes; 0 leaves it to the kernel
   int receive_buffer = 0;  ///< of the kernel, in bytes; 0 leaves it to the kernel
   /// Whether the results of steps and evaluations have the losses on all ranks, and not only on
-  /// that of the last stage. Then all ranks wait behind each step for its losses, and for the norm
+  /// that of the last stage. Then all ranks wait after each step for its losses, and for the norm
   /// where they agree on steps. All ranks need the same.
   bool share_losses = false;
-  /// Is called on the thread that runs the rank, with its number, before its stages warm up: as
-  /// `threads::on_thread_start`.
+  /// Called on the thread of the rank, with its number, before stages warm up, as in `threads`.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Whether `step_result::messages` says when messages were sent, arrived and were taken. All
   /// ranks need the same, for `gather_step`.

@@ -39,7 +39,6 @@ class socket_grid {
   /// they have come.
   /// @throws error, the failure of the run
   void connect();
-  /// @return what the rank knows of the grid
   [[nodiscard]] rank_grid& grid() noexcept;
   /// Closes all connections, once the run has failed and every rank knows why.
   void close();

@@ -69,13 +69,11 @@ class socket_states final : public state_link {
   [[nodiscard]] bool begin_step(int rank) override;
   void drain() override;
 
-  /// Writes what was sent, as far as possible without blocking, and reports a lost connection that
-  /// is needed.
+  /// Writes what was sent, as far as that does not block, and reports a needed connection as lost.
   /// @param awaited  `engine::blocked_by()`; none where the rank waits for no state
   void poll(int awaited);
   /// Writes what was sent, as far as possible without blocking.
   void flush();
-  /// @return whether all that was sent is in the kernel, so that the step may end
   [[nodiscard]] bool is_flushed() const noexcept;
   /// Reports a lost connection, if something has not left by it, or a state is awaited there that
   /// has not arrived. Call only on the I/O thread.

@@ -46,13 +46,9 @@ class step_supervisor {
   step_supervisor(step_supervisor const&) = delete;
   step_supervisor& operator=(step_supervisor const&) = delete;
   ~step_supervisor();
-
-  /// @return the rank of this process in its pipeline
   [[nodiscard]] std::span<int const> ranks() const noexcept { return {&rank_, 1}; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
-  /// @return which ranks of the run are those of the pipeline
   [[nodiscard]] pipeline_ranks const& places() const noexcept { return places_; }
-  /// @return what connects it with the others
   [[nodiscard]] control& channel() const noexcept { return *control_; }
 
   /// Lets rank 0 look whether the steps of a program stall, from before this rank begins one: once
@@ -65,8 +61,7 @@ class step_supervisor {
   /// Tells the other ranks what begins to run, once `begin` was called; what is wrong with that is
   /// the failure of the run. Blocks nobody.
   void announce(zbpp::detail::run_statement const& run);
-  /// @return the call of the user in which a program is connected: the first one by the constructor
-  ///         of the pipeline
+  /// @return the call of the user that connects a program; the first time that makes the pipeline
   [[nodiscard]] rank_call connecting(bool is_first) const noexcept;
   /// @return that in which the pipeline is made
   [[nodiscard]] rank_call making() const noexcept {
@@ -93,8 +88,7 @@ class step_supervisor {
   /// Blocks until all ranks know all failures, and adds those of the others. From then on their
   /// ranks are those of the run.
   void settle(std::vector<failure>& failures);
-  /// Does something outside of a step. If it throws, ends the run, so that no rank waits for this
-  /// one.
+  /// Does something outside of a step. If it throws, ends the run: no rank waits for this one.
   /// @throws the first failure of the run
   void or_fail(std::function<void()> const& work);
 
@@ -108,7 +102,7 @@ class step_supervisor {
   std::int32_t pipeline_;
   rank_call announced_;  // the last one
   failure_calls calls_;
-  // Whether this rank knows that the run has failed. `look` reads it behind the handlers, when
+  // Whether this rank knows that the run has failed. `look` reads it after the handlers, when
   // another thread may be the I/O thread: whoever sees it set sees the step failed.
   std::atomic<bool> is_informed_{false};
   std::int64_t steps_ = 0;

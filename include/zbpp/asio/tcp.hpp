@@ -75,17 +75,14 @@ class tcp::executor : public one_rank {
   ///         says who differs in what; the failure of the run
   executor(tcp by, plan const& planned);
 
-  /// @return what the rank knows of the grid; null where the run is none
   [[nodiscard]] rank_grid* grid_of(int) noexcept {
     return groups_ == nullptr ? nullptr : &groups_->grid();
   }
-  /// @return the wakeup that is notified when something arrives
   [[nodiscard]] wakeup* wakeup_of(int) noexcept { return &wakeup_; }
 
   /// @return true: the rank has this process to itself
   [[nodiscard]] static constexpr bool waits_idle() noexcept { return true; }
 
-  /// @return whether the times of messages are recorded
   [[nodiscard]] bool records_messages() const noexcept { return settings_.records_messages; }
 
   /// @return what carries the messages of this rank; not connected yet
@@ -112,7 +109,7 @@ class tcp::executor : public one_rank {
     for (;;) {
       // Read the wakeup counter before polling, so that a notification that comes during polling
       // ends the wait.
-      auto const heard = wakeup_.load(std::memory_order_acquire);
+      auto const count = wakeup_.load(std::memory_order_acquire);
       auto const reached = engine.advance();
       if (reached == progress::failed || status.has_failed()) break;
       bool const is_done = reached == progress::done;
@@ -126,14 +123,12 @@ class tcp::executor : public one_rank {
         if ((is_done || is_between_steps) && transport.is_flushed()) return true;
         if (is_between_steps && engine.may_send()) return true;
         if (part.has_stopped() || status.has_failed()) return true;
-        // Before lost connections are reported: a last message and the end of its connection may
-        // arrive together.
-        if (wakeup_.load(std::memory_order_acquire) != heard) return true;
+        // First, since a last message and the end of its connection may arrive together.
+        if (wakeup_.load(std::memory_order_acquire) != count) return true;
         own.connections.report_needed(is_done ? channel_map::none : engine.blocked_on());
         if (own.states != nullptr)
           own.states->report_needed(is_done ? state_map::none : engine.blocked_by());
-        // If rank 0 has left, the report ended the run on this thread; no other event would end
-        // this wait.
+        // If rank 0 has left, the report ended the run here; no other event would end this wait.
         return part.has_stopped();
       });
     }

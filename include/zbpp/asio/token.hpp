@@ -14,9 +14,9 @@
 
 namespace zbpp::asio {
 
-/// Is what a token signs a message with: HMAC-SHA-256.
+/// What a token signs a message with: HMAC-SHA-256.
 using signature = std::array<std::byte, 32>;
-/// Is a random number that is used once.
+/// A random number that is used once.
 using challenge = std::array<std::byte, 32>;
 
 namespace detail {
@@ -36,7 +36,7 @@ class run_token {
   /// @throws error (bad_argument) when neither is set, or as `from_text` and `from_file`
   [[nodiscard]] static run_token from_environment();
 
-  /// Reads a token from a file; one line end behind it does not count. A symbolic link is followed:
+  /// Reads a token from a file; one line end after it does not count. A symbolic link is followed:
   /// what counts is the file that was opened.
   /// @throws error (bad_argument) unless it is a regular file of this user that nobody else may
   /// read, write or execute, with 16 to 4096 bytes; error (io_failed) when it cannot be read

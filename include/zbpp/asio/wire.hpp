@@ -23,7 +23,7 @@ namespace zbpp::asio {
 
 static_assert(std::endian::native == std::endian::little, "messages are little-endian");
 
-/// Is a run of bytes that ranks exchange.
+/// A run of bytes that ranks exchange.
 using blob = std::vector<std::byte>;
 
 /// Turns text into bytes.
@@ -70,11 +70,10 @@ class wire_writer {
     return *this;
   }
 
-  /// Begins anew, in the same memory.
+  /// Begins again, in the same memory.
   void clear() noexcept { bytes_.clear(); }
 
   [[nodiscard]] blob const& bytes() const noexcept { return bytes_; }
-  /// @return what was written, which goes with it
   [[nodiscard]] blob take() noexcept { return std::move(bytes_); }
 
  private:

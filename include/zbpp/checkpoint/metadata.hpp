@@ -12,7 +12,7 @@
 
 namespace zbpp::checkpoint {
 
-/// Is a property of a run, such as an option and its value.
+/// A property of a run, such as an option and its value.
 struct setting {
   std::string name;   ///< has neither `: ` nor ends of lines
   std::string value;  ///< one line
@@ -20,13 +20,13 @@ struct setting {
   friend bool operator==(setting const&, setting const&) = default;
 };
 
-/// Is the key of a training state in the metadata of files.
+/// The key of a training state in the metadata of files.
 inline constexpr char const* training_key = "zbpp.training_state";
 
 /// Writes the numbers of a state, with blanks between them.
 [[nodiscard]] std::string to_text(training_state const& state);
 
-/// Is what a file says of the run.
+/// What a file says of the run.
 struct saved_training {
   training_state state;
   bool has_gradients = false;  ///< what was pending, if anything; older files say nothing of it

@@ -46,7 +46,7 @@ class process_group {
   /// @return what each process gave, in the same order everywhere
   [[nodiscard]] virtual std::vector<std::vector<std::byte>> all_gather(
       std::span<std::byte const> own);
-  /// Is called between pieces of long work; throws when another process has failed.
+  /// Called between pieces of long work; throws when another process has failed.
   virtual void check() {}
 };
 
@@ -86,8 +86,7 @@ class run_folder {
   ///         describe alike, or ranks that are not in one process each; (io_failed)
   void begin();
 
-  /// Locks the folder for this run, and sets arrays to those of the newest checkpoint, where there
-  /// is one.
+  /// Locks the folder for this run, and sets arrays to those of the newest checkpoint, if any.
   /// @return what `pipeline::resume` takes
   /// @throws error as `begin` and `load` do; (no_agreement) when the processes see other folders
   [[nodiscard]] training_state resume(std::span<array const> arrays);
@@ -103,11 +102,9 @@ class run_folder {
   [[nodiscard]] training_state load(std::span<array const> arrays);
 
   /// Writes a checkpoint. Older ones go when it is whole and `load` would take it, but for the
-  /// newest of them; where a number is not finite, nothing is written, so that the last good ones
-  /// stay.
+  /// newest of them; where a number is not finite, nothing is written, and the good ones stay.
   /// @param state      of the pipeline, after more steps than at the last one
-  /// @param arrays_of  gives what a rank of this process saves; what several ranks have alike, one
-  ///                   of them
+  /// @param arrays_of  gives what a rank of this process saves; what is alike, one rank saves
   /// @return whether it was written
   /// @throws error (io_failed) with the path; (bad_argument) naming an array that is no part of its
   ///         whole, or that a file cannot have; (bad_format) as `load` does, naming one whose parts
@@ -120,7 +117,6 @@ class run_folder {
   [[nodiscard]] std::int64_t last() const noexcept { return last_; }
   /// @return the folder of that checkpoint; empty where there is none
   [[nodiscard]] std::filesystem::path path() const;
-  /// @return how that checkpoint was split
   [[nodiscard]] std::vector<setting> const& split() const noexcept { return split_; }
   /// @return the folders of newer ones that do not count, as they have no manifest: a program died
   ///         before they were whole, or the file is lost; `save` removes them

@@ -42,7 +42,7 @@ enum class number_type : std::uint8_t {
 
 namespace detail {
 
-/// Is what the format has of a type.
+/// What the format has of a type.
 struct type_entry {
   std::string_view name;
   std::size_t size;  // bytes
@@ -64,7 +64,6 @@ inline constexpr std::array<type_entry, 13> types{
      {"U8", 1},
      {"BOOL", 1}}};
 
-/// @return the type of the file for one of C++
 template <class Number>
 [[nodiscard]] consteval number_type type_of() {
   if constexpr (std::is_same_v<Number, double>) return number_type::f64;
@@ -87,7 +86,6 @@ template <class Number>
   return detail::types[static_cast<std::size_t>(type)].name;
 }
 
-/// @return the bytes of one number
 [[nodiscard]] constexpr std::size_t size_of(number_type type) noexcept {
   return detail::types[static_cast<std::size_t>(type)].size;
 }
@@ -145,7 +143,7 @@ struct stored_array {
   std::uint64_t end = 0;
 };
 
-/// Is what the header of a file says.
+/// What the header of a file says.
 struct stored_header {
   std::map<std::string, stored_array> arrays;
   std::map<std::string, std::string> metadata;
@@ -165,7 +163,7 @@ struct file_record {
   friend bool operator==(file_record const&, file_record const&) = default;
 };
 
-/// Is a file that is open for reading.
+/// A file that is open for reading.
 class stored_file {
  public:
   /// Opens a file and reads its header.
@@ -178,8 +176,7 @@ class stored_file {
 
   /// Reads an array of the header.
   /// @param to  has as many bytes
-  /// @throws error (io_failed) with the path; (bad_format) when a byte of a boolean is neither 0
-  ///         nor 1
+  /// @throws error (io_failed) with the path; (bad_format) when a boolean is neither 0 nor 1
   void read(stored_array const& from, std::span<std::byte> to) const;
 
  private:
@@ -193,8 +190,7 @@ class stored_file {
 /// @param metadata  texts that are saved with the arrays
 /// @param between   called between pieces; what it throws ends the work
 /// @throws error (io_failed) with the path; (bad_argument) naming an array whose bytes do not fit
-///         its type and shape, of more than 64 axes, or a name that is there twice, reserved or
-///         not UTF-8
+///         its type and shape, of more than 64 axes, or a name that is taken, reserved or not UTF-8
 file_record write_arrays(
     std::filesystem::path const& path,
     std::span<array const> arrays,

@@ -35,7 +35,6 @@ struct channel_needs {
   std::vector<transfer_waits> waits;                   ///< by message
   slot_filling filling = slot_filling::by_copies;
 
-  /// @return how many slots the receiver makes, with two events each
   [[nodiscard]] std::size_t slots() const noexcept {
     return window == 0 ? 0 : std::bit_ceil(window);
   }

@@ -57,16 +57,15 @@ struct device {
   /// Whether steps after the first ones are replayed, in which flows do not run: all that differs
   /// from step to step is then in device memory. One thread issues the passes of all devices.
   cuda::replay replay = cuda::replay::none;
-  /// How many steps `pipeline::step_async` lets be under way: each but the first is issued while
-  /// others run.
+  /// How many steps `pipeline::step_async` lets be under way, one issued while others run.
   int steps_at_once = 1;
-  /// Is called on each thread that issues passes, one per device, as `threads::on_thread_start`.
+  /// Called on each thread that issues passes, one per device, as `threads::on_thread_start`.
   /// With one device that is the thread that makes the pipeline.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Where arenas take their memory from; the source outlives all buffers.
   memory_source (*memory)(int device) = device_memory;
-  /// Is told, in a line, which devices' copies go by way of the host although they reach each
-  /// other, and why; on the thread that makes the pipeline.
+  /// Called with a line that says which devices' copies go by way of the host although they reach
+  /// each other, and why; on the thread that makes the pipeline.
   std::function<void(std::string const& line)> on_fallback = {};
 
   /// @return the device of each rank, as numbers; without `devices`, the same one for all
@@ -108,15 +107,12 @@ class device::executor : public one_process {
     }
   }
 
-  /// @return the memory of a rank, on its device
   [[nodiscard]] arena make_memory(int rank) { return arena(memory_(launcher_.at(rank).device())); }
-  /// @return the context in which the passes of a rank run
   [[nodiscard]] pass_context context_of(int rank, arena& buffers) noexcept {
     return pass_context(buffers, backend_kind::cuda, &launcher_.at(rank));
   }
   /// Makes the device of a rank current. @return what makes the one before current again
   [[nodiscard]] device_guard enter(int rank) { return device_guard(launcher_.at(rank).device()); }
-  /// @return what carries messages between the ranks
   [[nodiscard]] std::unique_ptr<detail::p2p_transport> make_transport(
       program const& program, traffic const& messages, problem const& /*problem*/) {
     for (auto const& each : messages.channels())
@@ -129,14 +125,11 @@ class device::executor : public one_process {
   }
   /// Sends a message through every channel.
   static void connect(detail::p2p_transport& transport) { transport.warm_up(); }
-  /// @return the wakeup that is notified when a message for a rank was issued
   [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
   /// Gets all ranks ready for a run of steps.
   /// @param turn  of the step among those at once
   void start_run(std::size_t turn = 0) { launcher_.start_run(turn); }
-  /// @return how many steps may be under way
   [[nodiscard]] int steps_at_once() const noexcept { return steps_at_once_; }
-  /// @return what follows the passes of a rank
   [[nodiscard]] pass_observer observer_of(int rank) noexcept { return launcher_.observer_of(rank); }
   /// Lets the stages of every rank get ready.
   /// @throws error (bad_argument) when one has an optimizer and steps are replayed
@@ -162,7 +155,7 @@ class device::executor : public one_process {
     if (!status.has_failed()) try_for(engines.front(), [&] { launcher_.collect(engines); });
     if (status.has_failed()) synchronize(transport);
   }
-  /// Issues a step, or replays it, behind those that are under way, and returns.
+  /// Issues a step, or replays it, after those that are under way, and returns.
   /// @param turn  of the step among those at once
   template <class Engine>
   void start(

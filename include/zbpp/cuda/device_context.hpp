@@ -101,7 +101,7 @@ class device_context {
     passes_ = 0;
     begin_step();
   }
-  /// Begins a step, or the same one anew: forgets the losses and times of before.
+  /// Begins a step, or the same one again: forgets the losses and times of before.
   void begin_step() noexcept {
     auto& own = reports_[turn_];
     if (std::exchange(own.has_pending, false)) std::ranges::fill(own.pending, nullptr);
@@ -135,7 +135,6 @@ class device_context {
   }
   /// Says whether the whole step is captured from now on.
   void set_captured(bool is_captured) noexcept { is_captured_ = is_captured; }
-  /// @return whether the whole step is being captured
   [[nodiscard]] bool is_captured() const noexcept { return is_captured_; }
   /// Refuses what has spoilt the capture of the step, where there is one.
   /// @throws error (wrong_flow); cuda_error
@@ -180,13 +179,11 @@ class device_context {
     cudaStreamSynchronize(compute_);
     if (second_) cudaStreamSynchronize(second_->view());  // it may not have been joined
   }
-  /// @return whether a pass of the rank is waiting or running
   [[nodiscard]] bool is_busy() const noexcept {
     auto const is_busy = [](stream_ref on) { return cudaStreamQuery(on) == cudaErrorNotReady; };
     return is_busy(compute_) || (second_ && is_busy(second_->view()));
   }
-  /// Blocks until the device is done with what `read_results` reads.
-  /// @throws cuda_error
+  /// Blocks until the device is done with what `read_results` reads. @throws cuda_error
   void wait_for_results() const;
   /// Writes the losses of the step to their destinations, and, if they are measured, when its
   /// passes ran, once the device is done with them.
@@ -195,8 +192,7 @@ class device_context {
     read_losses(turn_);
     if (epoch_) timing_.read(*epoch_, passes);
   }
-  /// Writes the losses of one of the steps at once to their destinations, once the device is done
-  /// with them.
+  /// Writes the losses of one of the steps at once to where they go, once the device is done.
   void read_losses(std::size_t turn) noexcept;
 
  private:

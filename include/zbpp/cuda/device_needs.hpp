@@ -23,7 +23,7 @@
 namespace zbpp::cuda {
 
 /// The most hardware queues that CUDA gives a process on a device. In a queue a stream that waits
-/// holds up those behind it.
+/// holds up those after it.
 /// @source CUDA C++ Programming Guide, CUDA Environment Variables, CUDA_DEVICE_MAX_CONNECTIONS
 inline constexpr int most_device_connections = 32;
 
@@ -41,8 +41,7 @@ struct device_needs {
   int device = 0;               ///< its number
   std::vector<int> ranks = {};  ///< that run on it
   int streams = 0;              ///< those of the library and of NCCL
-  /// With so many, no stream holds up another (`cuda::device`), or steps cannot deadlock
-  /// (`nccl::ranks`).
+  /// With so many, no stream holds up another (`cuda::device`), no step deadlocks (`nccl::ranks`).
   int hardware_queues = 0;
   int events = 0;  ///< made with the pipeline
   /// Thread blocks of messages that can wait on its multiprocessors at one time, beside passes.
@@ -122,7 +121,7 @@ inline std::vector<device_needs> device_needs_of(
     ++needs.events;  // at the end of a run
     if (zbpp::detail::has_pairs(code.instructions(rank))) {
       ++needs.streams;
-      needs.events += 2;  // in front of a pair and behind it
+      needs.events += 2;  // in front of a pair and after it
     }
     needs.slots += slots[zbpp::detail::index(rank)];
   }

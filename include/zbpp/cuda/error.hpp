@@ -18,8 +18,6 @@ class cuda_error : public error {
  public:
   cuda_error(cudaError_t native, std::string const& text)
       : error(errc::device_failed, text), native_(native) {}
-
-  /// @return CUDA's own code
   [[nodiscard]] cudaError_t native() const noexcept { return native_; }
 
  private:

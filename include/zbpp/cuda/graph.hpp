@@ -39,9 +39,8 @@ class graph_cache {
   ///
   /// @param key       identifies the work, such as by the kind of the pass and its microbatch
   /// @param pointers  all device memory that the work uses and that may differ from step to step
-  /// @throws what `enqueue` throws, in which case nothing is kept or run; error (bad_argument)
-  ///         when the stream is being captured already, or the pass does not run on a GPU;
-  ///         cuda_error
+  /// @throws what `enqueue` throws, in which case nothing is kept or run; error (bad_argument) when
+  ///         the stream is being captured already, or the pass does not run on a GPU; cuda_error
   template <class Enqueue>
     requires std::is_invocable_v<Enqueue&, stream_ref>
   void run(
@@ -82,7 +81,6 @@ class graph_cache {
   [[nodiscard]] std::size_t size() const noexcept { return kept_.size(); }
   /// @return how often work was captured; when it keeps growing, pointers change in every step
   [[nodiscard]] std::int64_t captures() const noexcept { return captures_; }
-  /// @return how often captured work was replayed
   [[nodiscard]] std::int64_t replays() const noexcept { return replays_; }
 
  private:

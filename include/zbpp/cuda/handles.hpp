@@ -59,7 +59,6 @@ class [[nodiscard]] device_guard {
 };
 
 /// Calls `make()` with a device current.
-/// @return what it returns
 template <class Make>
 [[nodiscard]] auto on_device(int device, Make const& make) {
   device_guard const here(device);
@@ -108,7 +107,6 @@ class event {
   /// @throws cuda_error
   explicit event(event_kind kind) : handle_(make(kind)) {}
 
-  /// @return a reference to it that does not own it
   [[nodiscard]] event_ref view() const noexcept { return handle_.get(); }
   [[nodiscard]] operator event_ref() const noexcept { return view(); }
 
@@ -154,11 +152,9 @@ class stream_ref {
   /// Lets what is enqueued from now on wait for what was last recorded in an event.
   /// @throws cuda_error
   void wait(event_ref event) const { check(cudaStreamWaitEvent(native_, event.get(), 0)); }
-  /// Records in an event what has been enqueued so far.
-  /// @throws cuda_error
+  /// Records in an event what has been enqueued so far. @throws cuda_error
   void record(event_ref event) const { check(cudaEventRecord(event.get(), native_)); }
-  /// Blocks the host until all that was enqueued is complete.
-  /// @throws cuda_error
+  /// Blocks the host until all that was enqueued is complete. @throws cuda_error
   void synchronize() const { check(cudaStreamSynchronize(native_)); }
 
  private:
@@ -175,7 +171,6 @@ class stream {
   explicit stream(cudaStream_t made) noexcept : handle_(made) {}
 
   [[nodiscard]] bool is_valid() const noexcept { return handle_.get() != nullptr; }
-  /// @return a reference to it that does not own it
   [[nodiscard]] stream_ref view() const { return handle_.get(); }
   [[nodiscard]] operator stream_ref() const { return view(); }
 
@@ -194,8 +189,7 @@ class stream {
 };
 
 /// Refuses a stream of the caller that a rank cannot run on; for authors of backends.
-/// @throws error (bad_argument) when it belongs to another device or waits for the default stream;
-///         cuda_error
+/// @throws error (bad_argument) if of another device or waiting for the default stream; cuda_error
 inline void check_adoptable(stream_ref adopted, int device) {
   unsigned flags = 0;
   check(cudaStreamGetFlags(adopted, &flags));

@@ -48,11 +48,8 @@ class launcher {
       launch_settings const& settings,
       std::function<void(std::span<int const>)> on_thread_start = {});
 
-  /// @return what a rank runs with
   [[nodiscard]] device_context& at(int rank) noexcept { return *contexts_[position(rank)]; }
-  /// @return the wakeup that is notified when a message for a rank was issued
   [[nodiscard]] wakeup* wakeup_of(int rank) { return &queue_of(at(rank).device()).wake; }
-  /// @return what follows the passes of a rank, at the start of a run
   [[nodiscard]] pass_observer observer_of(int rank) noexcept { return pass_observer(at(rank)); }
 
   /// Gets all ranks ready for a run of steps.
@@ -99,8 +96,7 @@ class launcher {
   void issue(std::vector<Engine>& engines, Wait const& wait) {
     issue_run(engines, wait, false);
   }
-  /// Issues the steps of a run where streams are ordered by others: waits for no caller, and marks
-  /// no ends.
+  /// Issues the steps of a run whose streams others order: waits for no caller, marks no ends.
   template <class Engine>
   void issue_in_order(std::vector<Engine>& engines) {
     issue_in_order(engines, sleep_until_notified{});
@@ -112,8 +108,7 @@ class launcher {
     issue_run(engines, wait, true);
   }
 
-  /// Reads the results of the last step once the devices are done: losses, and times if they are
-  /// measured.
+  /// Reads the results of the last step once the devices are done: losses, and measured times.
   /// @throws cuda_error
   template <class Engine>
   void collect(std::vector<Engine>& engines) {

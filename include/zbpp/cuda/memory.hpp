@@ -60,7 +60,6 @@ class pinned {
     if (values_ != nullptr) cudaFreeHost(values_);
   }
 
-  /// @return the first value
   [[nodiscard]] Value* data() const noexcept { return values_; }
   /// @return its address for kernels on the current device
   /// @throws cuda_error

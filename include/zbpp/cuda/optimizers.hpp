@@ -14,8 +14,7 @@ namespace zbpp::cuda {
 /// `optimizer`. Make it while the device of its layers is current. In an `update(ctx)` that is to
 /// be replayed, `step(ctx)` steps by the rates that `set_schedule` has put in device memory.
 /// @tparam Launcher  `Launcher::run(stream, rows, layers)` launches a row function, which may
-/// change
-///                   the weights and gradients of these layers
+///                   change the weights and gradients of these layers
 template <class Launcher>
 class basic_adamw : public detail::layer_optimizer<detail::adamw_rule, Launcher> {
  public:
@@ -23,8 +22,7 @@ class basic_adamw : public detail::layer_optimizer<detail::adamw_rule, Launcher>
 
   /// @return the mean gradients of all weights, layer after layer, on the device; for checkpoints
   [[nodiscard]] std::span<float> mean() const noexcept { return this->moment(0); }
-  /// @return the mean squared gradients of all weights, layer after layer, on the device; for
-  ///         checkpoints
+  /// @return the mean squared gradients of all weights, on the device; as `mean`
   [[nodiscard]] std::span<float> mean_square() const noexcept { return this->moment(1); }
   /// @return as `optim::adamw::missed_steps`, on the device; steps that were captured go by it, too
   [[nodiscard]] std::span<std::int64_t> missed_steps() const noexcept { return this->missed(); }

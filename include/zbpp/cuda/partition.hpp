@@ -30,7 +30,7 @@ namespace zbpp::cuda {
 /// part. Give `sm_count(ctx)` to libraries that choose kernels by the number of multiprocessors.
 ///
 /// Streams of different parts may still hold each other up, for they share the hardware queues of
-/// the device, where one that waits blocks those behind it. Check `queue_shortage`, and make the
+/// the device, where one that waits blocks those after it. Check `queue_shortage`, and make the
 /// parts right before the pipeline that uses them. CUDA does not guarantee that parts run at the
 /// same time. Once a module with dynamic parallelism is loaded, parts of a device of compute
 /// capability 9 may use two multiprocessors more, which they share.
@@ -52,7 +52,6 @@ class partition {
   [[nodiscard]] int sm_count(int part) const noexcept {
     return parts_[zbpp::detail::index(part)].sm_count;
   }
-  /// @return how many multiprocessors of the device belong to no part
   [[nodiscard]] int unused_sms() const noexcept { return unused_; }
 
  private:

@@ -23,8 +23,7 @@ class pass_observer {
   pass_observer() = default;
   explicit pass_observer(device_context& context) noexcept : context_(&context) {}
 
-  /// Begins the pair of the next two passes.
-  /// @throws cuda_error
+  /// Begins the pair of the next two passes. @throws cuda_error
   void begin_pair() const { context_->begin_pair(); }
   /// Begins a pass. @return its planned start
   /// @throws cuda_error
@@ -43,10 +42,9 @@ class pass_observer {
   /// Refuses what the last pass has done to a capture of the step.
   /// @throws error (wrong_flow); cuda_error
   void check_pass() const { context_->check_capture(); }
-  /// Begins a step of a run, the next one or the same one anew.
+  /// Begins a step of a run, the next one or the same one again.
   void begin_step(bool /*is_next*/) const noexcept { context_->begin_step(); }
-  /// Waits for what the passes of the step leave behind, and reads it: losses, and times if they
-  /// are measured.
+  /// Waits for what the passes of the step leave behind, and reads it: losses, measured times.
   /// @throws cuda_error
   void complete_passes(std::span<timed_pass> passes) const {
     context_->wait_for_results();
@@ -60,7 +58,6 @@ class pass_observer {
     context_->check_capture();
     now_ += time;
   }
-  /// @return when a message that is sent now will arrive, as planned
   [[nodiscard]] ticks arrival_of_send(ticks transfer) const noexcept { return now_ + transfer; }
   /// @return true: the device waits for the message, the host does not
   [[nodiscard]] static constexpr bool has_arrived(ticks) noexcept { return true; }

@@ -19,17 +19,14 @@ struct rank_device {
   int sm_count = 0;
 };
 
-/// @return devices for ranks on devices 0, 1, ... in turn
 [[nodiscard]] inline std::vector<rank_device> one_device_per_rank(int ranks) {
   std::vector<rank_device> devices;
   for (int rank = 0; rank < ranks; ++rank) devices.push_back({.device = rank});
   return devices;
 }
 
-/// @return the stream that a pass enqueues its work on
 /// @throws error (bad_argument) when it does not run on a GPU
 [[nodiscard]] inline stream_ref stream_of(pass_context const& ctx);
-/// @return the device that a pass runs on
 /// @throws error (bad_argument) when it does not run on a GPU
 [[nodiscard]] inline int device_of(pass_context const& ctx);
 /// @return how many multiprocessors a pass has, for libraries that choose kernels by it
@@ -38,14 +35,13 @@ struct rank_device {
 
 /// Gives where a kernel of the pass writes the loss of a microbatch, which the step's result then
 /// has: one float in memory of the host that the device writes itself, so nothing is copied and the
-/// next pass waits for nothing. Write it once; reading it is slow. What is not written is not a
-/// number.
+/// next pass waits for nothing. Write it once; reading it is slow. If not written, it is NaN.
 /// @return its address on the device
 /// @throws error (wrong_flow) when this is not the last stage; (bad_argument) when the pass does
 ///         not run on a GPU, or while its work is captured; cuda_error
 [[nodiscard]] inline float* loss_slot(microbatch const& mb, pass_context const& ctx);
 /// States the loss of a microbatch where a library has computed it: enqueues a copy of the value
-/// behind the work of the pass, which the next pass waits for.
+/// after the work of the pass, which the next pass waits for.
 /// @param on_device  one float in device memory
 /// @throws error (wrong_flow) when this is not the last stage; (bad_argument) when the pass does
 ///         not run on a GPU, or while its work is captured; cuda_error

@@ -30,8 +30,7 @@ struct slot {
 /// Keeps the slots of one channel, found by the number of the message.
 class slot_ring {
  public:
-  /// Makes slots and their events, for the current device: the receiver's.
-  /// @throws cuda_error
+  /// Makes slots and their events, for the current device: the receiver's. @throws cuda_error
   explicit slot_ring(channel_needs needs) : needs_(std::move(needs)), slots_(needs_.slots()) {
     if (needs_.filling == slot_filling::by_sends) return;  // other processes know no events
     for (auto& s : slots_) {
@@ -59,12 +58,10 @@ class slot_ring {
   }
   /// Opens the slot of the next message, whose memory is there already.
   void open(message memory) noexcept { at(opened_++).parts = std::move(memory); }
-  /// @return what the transfer of a message waits for
   [[nodiscard]] transfer_waits waits(std::int32_t sequence) const noexcept {
     return needs_.waits[zbpp::detail::index(sequence)];
   }
   [[nodiscard]] std::int32_t opened() const noexcept { return opened_; }
-  /// @return the sizes of the buffers of a message
   [[nodiscard]] message_shape const& shape(std::int32_t sequence) const noexcept {
     return (*needs_.shapes)[zbpp::detail::index(needs_.edges[zbpp::detail::index(sequence)])];
   }
@@ -85,15 +82,12 @@ class slot_ring {
     });
     if (!equals) refuse(sequence, msg, "; NCCL does not transmit sizes, so send exactly these");
   }
-  /// @return whether messages are handed over, so that there are no slots
   [[nodiscard]] bool is_handed_over() const noexcept {
     return needs_.filling == slot_filling::handed_over;
   }
-  /// @return whether the program sends anything here
   [[nodiscard]] bool is_used() const noexcept { return !needs_.edges.empty(); }
-  /// @return the sender and the receiver
   [[nodiscard]] channel const& ends() const noexcept { return needs_.ends; }
-  /// Releases all memory and starts counting anew.
+  /// Releases all memory and starts counting again.
   void drain() noexcept {
     for (auto& s : slots_) s.parts.clear();
     opened_ = 0;

@@ -27,14 +27,12 @@ class checksum {
   /// Takes in a text.
   void add(std::string_view text) noexcept { add(std::as_bytes(std::span(text))); }
 
-  /// @return the sum of all that was added
   [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
 
  private:
   std::uint64_t value_ = 0xcbf29ce484222325U;
 };
 
-/// @return the checksum of bytes or of a text
 template <class Bytes>
 [[nodiscard]] std::uint64_t checksum_of(Bytes const& all) noexcept {
   checksum sum;

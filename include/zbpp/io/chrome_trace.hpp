@@ -3,8 +3,7 @@
 // Writes timelines in the trace format of Chrome, which Perfetto (ui.perfetto.dev) opens: one
 // process per rank, a lane for its passes, lanes for what it sends, arrows from producer to
 // consumer, memory as a counter, and lanes for the critical path and for what took longer than
-// planned. Several timelines, say planned and measured, are groups of
-// processes in one file.
+// planned. Several timelines, say planned and measured, are groups of processes in one file.
 // @source Trace Event Format, catapult project: events X, M, C and s, t, f
 #pragma once
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reads and writes schedules and programs as CSV, in the form that PyTorch's pipelining runtime
-// uses: one line for each rank, one cell for each action, an empty cell for a moment that is idle
-// on purpose.
+// uses: one line for each rank, one cell for each action, an empty cell for an idle moment.
 //
 //   0F0  forward             0I0  gradient of the input (B)    1SEND_F2  1RECV_F2  activation
 //   0B0  whole backward (BW) 0W0  gradient of the weights      1SEND_B2  1RECV_B2  gradient
@@ -30,7 +29,7 @@ namespace zbpp {
 
 /// Says how a schedule or program is written. Pairs are always written as such.
 struct csv_options {
-  bool overlap = false;  ///< as a pair `(0F7;7B3)OVERLAP_F_B` each F and the BW right behind it of
+  bool overlap = false;  ///< as a pair `(0F7;7B3)OVERLAP_F_B` each F and the BW right after it of
                          ///< another stage and another microbatch, as DualPipeV pairs them
   /// As PyTorch's runtime takes it. A schedule is its form `compute_only`, a program
   /// `compute_comms`: with what it wants besides, and without steps and tied gradients, which are
@@ -52,8 +51,7 @@ struct ignored_action {
 [[nodiscard]] std::string to_csv(schedule const& schedule, csv_options options = {});
 
 /// Writes a program: a line for each rank, a cell for each instruction.
-/// @throws error (refused_program or bad_argument) where it is written for PyTorch, which could not
-///         run it
+/// @throws error (refused_program or bad_argument) where PyTorch is to run it, and could not
 [[nodiscard]] std::string to_csv(program const& program, csv_options options = {});
 
 /// Reads a schedule. Empty cells are skipped, and spaces around a cell. It reads what spreadsheets
@@ -63,8 +61,7 @@ struct ignored_action {
 ///
 /// Without a placement, each stage belongs to the rank in whose line it stands, and without a
 /// number of microbatches there are as many as the cells show; unless both are given, the cells
-/// have to show as many passes as stages times microbatches. It accepts any order: `verify` judges
-/// it.
+/// have to show as many passes as stages times microbatches. `verify` judges the order.
 /// @throws error (bad_format) with line, cell, what was found and what was expected
 [[nodiscard]] schedule schedule_from_csv(
     std::string_view text,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A timeline with a name, its memory, its optimizer steps and marks: what all drawings of timelines
-// take.
+// A timeline with a name, its memory, its optimizer steps and marks, as all drawings take it.
 #pragma once
 
 #include <zbpp/model/containers.hpp>
@@ -13,7 +12,7 @@
 
 namespace zbpp {
 
-/// Is a part of the time of a rank.
+/// A part of the time of a rank.
 struct rank_span {
   int rank = 0;
   ticks start = 0;

@@ -14,8 +14,7 @@
 namespace zbpp {
 
 /// Makes the timelines `planned` and `measured`, for `to_svg` and `to_chrome_trace`. The second
-/// begins at 0 and has the critical path, and the parts of passes beyond what the plan has for
-/// them.
+/// begins at 0 and has the critical path, and what passes took beyond their plan.
 /// @param planned   the plan that ran
 /// @param measured  the passes of all ranks, on one clock
 /// @param step      what `explain` found of both

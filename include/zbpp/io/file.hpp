@@ -22,8 +22,7 @@ namespace zbpp {
 [[nodiscard]] std::string read_file(
     std::filesystem::path const& path, std::size_t most = std::string::npos);
 
-/// Writes all of a text to an open stream, such as `stdout`; `name` says in messages which one it
-/// is.
+/// Writes all of a text to an open stream, such as `stdout`; messages call it `name`.
 /// @throws error (io_failed) with the name and the reason
 void write_stream(std::FILE* to, std::string const& name, std::string_view text);
 

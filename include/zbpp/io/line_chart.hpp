@@ -12,7 +12,7 @@
 
 namespace zbpp {
 
-/// Is a point of a curve. A coordinate that is not finite, or not above 0 on a logarithmic axis,
+/// A point of a curve. A coordinate that is not finite, or not above 0 on a logarithmic axis,
 /// interrupts the curve.
 struct chart_point {
   double x = 0;
@@ -21,7 +21,7 @@ struct chart_point {
   bool is_hollow = false;  ///< whether its mark is an outline
 };
 
-/// Is a curve with its name. Curves of one name look alike in all panels.
+/// A curve with its name. Curves of one name look alike in all panels.
 struct chart_curve {
   std::string name;  ///< stands in the legend unless it is empty
   std::vector<chart_point> points = {};
@@ -30,13 +30,13 @@ struct chart_curve {
   std::string colour_like = {};  ///< the name of the curve whose colour it has; empty: its own
 };
 
-/// Is a horizontal line through a panel, with its name.
+/// A horizontal line through a panel, with its name.
 struct chart_level {
   double value = 0;
   std::string name;
 };
 
-/// Is one panel of a chart.
+/// One panel of a chart.
 struct chart_panel {
   std::string title = {};
   chart_axis horizontal = {};
@@ -44,7 +44,7 @@ struct chart_panel {
   std::optional<chart_level> level = {};
 };
 
-/// Is a picture of curves.
+/// A picture of curves.
 struct line_chart {
   std::string title = {};
   chart_axis vertical = {};  ///< of all panels; each has a range of its own
@@ -60,9 +60,7 @@ struct line_chart {
 };
 
 /// Draws a chart. Later curves are thinner, so that all are visible where some coincide.
-/// @return the text of an SVG file
-/// @throws error (bad_argument) when the picture is too small, or the labels of an axis do not
-///         ascend
+/// @throws error (bad_argument) when the picture is too small, or labels of an axis do not ascend
 [[nodiscard]] std::string to_svg(line_chart const& chart);
 
 }  // namespace zbpp

@@ -23,13 +23,11 @@ struct svg_options {
 
 /// Draws timelines below each other on one scale, each under its name, cost and bubble rate, with a
 /// time axis and a legend.
-/// @return the text of an SVG file
 /// @throws error (bad_argument) when an option is too small or a timeline makes no sense
 [[nodiscard]] std::string to_svg(
     std::vector<named_timeline> const& lines, svg_options options = {});
 
 /// Draws one timeline.
-/// @return the text of an SVG file
 /// @throws error (bad_argument) when an option is too small or the timeline makes no sense
 [[nodiscard]] std::string to_svg(timeline const& line, svg_options options = {});
 

@@ -34,9 +34,7 @@ struct sweep_svg_options {
   std::string unit = {};   ///< of the sizes, such as `B`; they may have none
 };
 
-/// Draws bubble rate against memory limit, a curve for each placement, with round axes and a
-/// legend.
-/// @return the text of an SVG file
+/// Draws bubble rate against memory limit, a curve for each placement, with a legend.
 /// @throws error (bad_argument) when the picture is too small, a rate does not lie between 0 and 1,
 ///         or the limits of a curve do not ascend
 [[nodiscard]] std::string sweep_to_svg(

@@ -12,7 +12,6 @@ namespace zbpp {
 ///         or a dumb `TERM`, colour when it is a terminal; the defaults when it is not
 [[nodiscard]] ascii_options terminal_options() noexcept;
 
-/// @return whether standard output is a terminal
 [[nodiscard]] bool is_terminal() noexcept;
 
 }  // namespace zbpp

@@ -13,14 +13,12 @@
 
 namespace zbpp {
 
-/// The most bytes of a text that zbpp reads: 256 MiB. A plan of a million passes takes about 80
-/// MiB.
+/// The most bytes of a text that zbpp reads; a plan of a million passes takes about 80 MiB.
 inline constexpr std::size_t largest_text = std::size_t{1} << 28;
 
 /// Says in which unit times are written.
 enum class time_unit : std::uint8_t { nanoseconds, microseconds, milliseconds, seconds };
 
-/// @return the name of a unit: ns, us, ms or s
 [[nodiscard]] constexpr std::string_view to_string(time_unit unit) noexcept {
   switch (unit) {
     case time_unit::nanoseconds: return "ns";
@@ -31,7 +29,6 @@ enum class time_unit : std::uint8_t { nanoseconds, microseconds, milliseconds, s
   return "?";
 }
 
-/// @return the nanoseconds of one `unit`
 [[nodiscard]] constexpr ticks ticks_in(time_unit unit) noexcept {
   ticks size = 1;
   for (int i = 0; i < static_cast<int>(unit); ++i) size *= 1000;
@@ -62,8 +59,7 @@ namespace detail {
 /// Writes a time of at least 0 with its unit, exactly, as in `12.5 ms`.
 [[nodiscard]] std::string time_text(ticks time, time_unit unit);
 
-/// Writes how long something took in seconds, rounded to a tenth, as in `61.2 s`; a negative time
-/// as 0.
+/// Writes how long something took, rounded to tenths, as in `61.2 s`; a negative time as 0.
 [[nodiscard]] std::string seconds_text(std::chrono::milliseconds time);
 
 /// Makes a text fit for one line of any format: control characters become spaces, bytes that are

@@ -15,8 +15,7 @@ namespace zbpp::json {
 /// Names and passes are read; memory and messages are not. Events that are none of zbpp's and
 /// timelines without passes are left out. `name` says in messages what was read.
 /// @throws error (bad_format) with line and column, or the path of the key, what was found and what
-///         was expected: where the text is no trace or is cut short, has no passes, or a timeline
-///         lacks ranks
+///         was expected: where the text is no trace or is cut short, or passes or ranks are missing
 [[nodiscard]] std::vector<named_timeline> read_chrome_trace(
     std::string_view text, std::string const& name = "trace");
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All of component json: problems, plans, traces and explanations as JSON, and what is true of a
-// plan.
+// All of component json: problems, plans, traces, explanations, and what is true of a plan.
 #pragma once
 
 #include <zbpp/json/chrome_trace.hpp>

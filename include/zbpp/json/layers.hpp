@@ -16,8 +16,7 @@ namespace zbpp::json {
 
 /// Reads a problem of layers. `name` says in messages what was read; `unit` receives the unit of
 /// the times in the text.
-/// @throws error (bad_format) with line and column, or the path of the key, what was found and what
-///         was expected
+/// @throws error (bad_format) with line and column or key, what was found and what was expected
 [[nodiscard]] layered_problem read_layers(
     std::string_view text, std::string const& name = "problem", time_unit* unit = nullptr);
 

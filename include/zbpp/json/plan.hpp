@@ -16,7 +16,7 @@
 
 namespace zbpp::json {
 
-/// Is a plan with what is said of it. All but problem and schedule are claims of whoever made it.
+/// A plan and its claimed figures; only problem and schedule are trusted.
 struct plan_report {
   std::string policy;  ///< title of the policy that made it
   zbpp::problem problem;
@@ -44,8 +44,7 @@ struct plan_report {
 
 /// Reads a plan and checks kinds, ranges and counts, but believes what it says: see `check_claims`.
 /// `name` says in messages what was read; `unit` receives the unit of the times in the text.
-/// @throws error (bad_format) with line and column, or the path of the key, what was found and what
-///         was expected
+/// @throws error (bad_format) with line and column or key, what was found and what was expected
 [[nodiscard]] plan_report read_plan(
     std::string_view text, std::string const& name = "plan", time_unit* unit = nullptr);
 

@@ -42,8 +42,7 @@ struct planner {
 /// @param name    its name or title
 /// @param search  the budget of a planner that searches
 /// @throws error (bad_argument) when there is no such planner, or when it needs layers;
-///         (unsupported_problem) when it does not take the problem. Memory limits are for
-///         `check_limits`.
+///         (unsupported_problem) when it refuses the problem. Limits are for `check_limits`.
 [[nodiscard]] plan_report plan_problem(
     problem problem, std::string_view name, search_settings const& search = {});
 

@@ -13,8 +13,7 @@ namespace zbpp::json {
 
 /// Reads a problem. `name` says in messages what was read; `unit` receives the unit of the times
 /// in the text.
-/// @throws error (bad_format) with line and column, or the path of the key, what was found and what
-///         was expected
+/// @throws error (bad_format) with line and column or key, what was found and what was expected
 [[nodiscard]] problem read_problem(
     std::string_view text, std::string const& name = "problem", time_unit* unit = nullptr);
 

@@ -41,7 +41,6 @@ class rows {
   void end_row() { ends_.push_back(values_.size()); }
 
   [[nodiscard]] int ranks() const noexcept { return static_cast<int>(ends_.size()); }
-  /// @return how many values there are in all rows
   [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
   /// @return where the row of `rank` begins in `all()`
   [[nodiscard]] std::size_t begin_of(int rank) const noexcept {
@@ -50,11 +49,9 @@ class rows {
   [[nodiscard]] std::span<Value const> operator[](int rank) const noexcept {
     return {values_.data() + begin_of(rank), length(rank)};
   }
-  /// @return the row of `rank`, to be written
   [[nodiscard]] std::span<Value> operator[](int rank) noexcept {
     return {values_.data() + begin_of(rank), length(rank)};
   }
-  /// @return the values of all rows, one row after another
   [[nodiscard]] std::span<Value const> all() const noexcept {
     return {values_.data(), values_.size()};
   }
@@ -90,11 +87,9 @@ class cells {
       : microbatches_(microbatches),
         cells_(detail::index(stages) * detail::index(microbatches), value) {}
 
-  /// @return the cell of a stage and a microbatch
   [[nodiscard]] Value& operator()(int stage, int microbatch) noexcept {
     return cells_[detail::index(std::int64_t{stage} * microbatches_ + microbatch)];
   }
-  /// @return the cell of a stage and a microbatch
   [[nodiscard]] Value const& operator()(int stage, int microbatch) const noexcept {
     return cells_[detail::index(std::int64_t{stage} * microbatches_ + microbatch)];
   }

@@ -54,9 +54,7 @@ class grid_layout {
   /// @throws error (bad_argument) that names the size or the axis at fault and what it must be
   grid_layout(grid const& stated, int ranks);
 
-  /// @return ranks of the run
   [[nodiscard]] int ranks() const noexcept;
-  /// @return ranks of each group along an axis
   [[nodiscard]] int size(grid_axis axis) const noexcept;
   /// @return the grid, with the number of replicas that follows
   [[nodiscard]] grid const& stated() const noexcept { return stated_; }
@@ -66,14 +64,12 @@ class grid_layout {
   /// @throws error (bad_argument) when a coordinate is out of range
   [[nodiscard]] int rank_of(grid_coordinates const& at) const;
 
-  /// @return the ranks of the group of a rank, in the order of their coordinate along the axis; for
-  ///         a pipeline that is the rank in its plan
+  /// @return the ranks of the group of a rank, by coordinate along the axis, as in a plan
   /// @throws error (bad_argument) when the run has no such rank
   [[nodiscard]] std::vector<int> group(grid_axis axis, int rank) const;
   /// @return the number of a rank in its group
   /// @throws error (bad_argument) when the run has no such rank
   [[nodiscard]] int place_in_group(grid_axis axis, int rank) const;
-  /// @return all groups along an axis, by their first rank
   [[nodiscard]] std::vector<std::vector<int>> groups(grid_axis axis) const;
   /// @return the ranks that hold one replica of the model together, ascending
   /// @throws error (bad_argument) when there is no such replica
@@ -94,8 +90,7 @@ class grid_layout {
   void check_rank(int rank) const;
 
   grid stated_;
-  // Of pipeline, data and tensor; neighbours along an axis of one rank, which has none, are 1
-  // apart.
+  // Of pipeline, data and tensor; along an axis of one rank neighbours would be 1 apart.
   std::array<int, 3> sizes_{};
   std::array<int, 3> strides_{};
   int expert_stride_ = 1;  // between replicas that share experts, in replicas

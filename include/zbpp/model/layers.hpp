@@ -48,22 +48,17 @@ class layered_problem {
       std::vector<bytes> memory_limits = {},
       std::vector<double> rank_speeds = {});
 
-  /// @return which rank runs which stage
   [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
-  /// @return how many stages the layers are cut into
   [[nodiscard]] int stages() const noexcept { return placement_.stages(); }
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
   [[nodiscard]] std::span<layer_costs const> layers() const noexcept { return layers_; }
-  /// @return what messages between ranks take
   [[nodiscard]] transfer_costs const& transfer() const noexcept { return transfer_; }
   /// @return the memory limits as given: none, one for all ranks, or one per rank
   [[nodiscard]] std::span<bytes const> memory_limits() const noexcept { return memory_limits_; }
   [[nodiscard]] bool has_limits() const noexcept { return !memory_limits_.empty(); }
-  /// @return how many replicas there are, and what a message between two of them takes
   [[nodiscard]] replica_costs const& replicas() const noexcept { return replicas_; }
   /// @return the speeds of ranks as given: none, or one per rank
   [[nodiscard]] std::span<double const> rank_speeds() const noexcept { return rank_speeds_; }
-  /// @return how fast a rank is
   [[nodiscard]] double rank_speed(int rank) const noexcept {
     return rank_speeds_.empty() ? 1 : rank_speeds_[detail::index(rank)];
   }
@@ -96,16 +91,12 @@ class layered_problem {
   replica_costs replicas_;
 };
 
-/// @return the same model with other layers
 /// @throws error (bad_argument) as the constructor, as do those below
 [[nodiscard]] layered_problem with_layers(layered_problem model, std::vector<layer_costs> layers);
-/// @return the same model with other memory limits
 [[nodiscard]] layered_problem with_memory_limits(layered_problem model, std::vector<bytes> limits);
 /// @return the same model on another placement with as many ranks
 [[nodiscard]] layered_problem with_placement(layered_problem model, placement const& placement);
-/// @return the same model with another number of microbatches
 [[nodiscard]] layered_problem with_microbatches(layered_problem model, int microbatches);
-/// @return the same model with so many replicas
 [[nodiscard]] layered_problem with_replicas(layered_problem model, replica_costs replicas);
 
 }  // namespace zbpp

@@ -14,7 +14,7 @@ namespace zbpp {
 
 /// Says when one message between ranks travelled, in ticks of the timeline's clock.
 struct timed_message {
-  /// Is the time of what happened in another process, or has not happened.
+  /// A time that is not known: in another process, or not yet.
   static constexpr ticks unknown = std::numeric_limits<ticks>::min();
 
   zbpp::pass pass = {};  ///< that needs it

@@ -61,11 +61,9 @@ struct pass {
   /// Of B or BW: it runs together with the F right in front of it in the row of its rank.
   bool is_paired = false;
 
-  /// @return whether this pass makes the gradient that the stage before waits for
   [[nodiscard]] constexpr bool makes_input_gradient() const noexcept {
     return kind == pass_kind::backward_input || kind == pass_kind::backward;
   }
-  /// @return whether this pass makes the gradient of the weights
   [[nodiscard]] constexpr bool makes_weight_gradient() const noexcept {
     return kind == pass_kind::backward_weight || kind == pass_kind::backward;
   }

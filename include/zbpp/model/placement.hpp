@@ -41,12 +41,10 @@ class placement {
   [[nodiscard]] int rank_of(int stage) const noexcept { return rank_of_[detail::index(stage)]; }
   /// @return which of its rank's chunks a stage is, counted along the model
   [[nodiscard]] int chunk_of(int stage) const noexcept { return chunk_of_[detail::index(stage)]; }
-  /// @return the stages of a rank, ascending
   [[nodiscard]] std::span<int const> stages_of(int rank) const noexcept {
     auto const begin = first_[detail::index(rank)];
     return std::span<int const>(stages_).subspan(begin, first_[detail::index(rank) + 1] - begin);
   }
-  /// @return the rank of every stage
   [[nodiscard]] std::span<int const> rank_of_stages() const noexcept { return rank_of_; }
 
   /// @return whether each rank has one stage, in order

@@ -42,7 +42,6 @@ class problem {
       transfer_costs transfer = {},
       std::vector<bytes> memory_limits = {});
 
-  /// @return which rank runs which stage
   [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
   [[nodiscard]] int ranks() const noexcept { return placement_.ranks(); }
   [[nodiscard]] int stages() const noexcept { return placement_.stages(); }
@@ -56,8 +55,7 @@ class problem {
   [[nodiscard]] double microbatch_factor(int microbatch) const noexcept {
     return factors_.empty() ? 1 : factors_[detail::index(microbatch)];
   }
-  /// @return how many microbatches, from the first on, tell the times of all: 1 where they are of
-  ///         one size
+  /// @return how many microbatches, from the first on, tell the times of all: 1 if of one size
   [[nodiscard]] int distinct_microbatches() const noexcept {
     return factors_.empty() ? 1 : microbatches_;
   }
@@ -65,11 +63,9 @@ class problem {
   [[nodiscard]] stage_costs costs(int stage, int microbatch) const noexcept {
     return times_factor(costs(stage), microbatch_factor(microbatch));
   }
-  /// @return what a pass takes
   [[nodiscard]] ticks time(pass const& p) const noexcept {
     return factors_.empty() ? costs(p.stage).of(p.kind) : scaled_time(p);
   }
-  /// @return what an F and the B or BW beside it on the same rank take together
   [[nodiscard]] ticks pair_time(pass const& forward, pass const& backward) const noexcept {
     return factors_.empty()
                ? zbpp::pair_time(costs(forward.stage), costs(backward.stage), backward.kind)
@@ -77,23 +73,17 @@ class problem {
   }
   /// @return whether any stage takes less time for F and B together than for both in turn
   [[nodiscard]] bool gains_by_pairing() const noexcept;
-  /// @return what messages between ranks take
   [[nodiscard]] transfer_costs const& transfer() const noexcept { return transfer_; }
-  /// @return the time of the message of a microbatch that crosses the boundary between two
-  ///         neighbouring stages
   [[nodiscard]] ticks transfer_time(int from_stage, int to_stage, int microbatch) const noexcept {
     if (!factors_.empty()) return scaled_transfer_time(from_stage, to_stage, microbatch);
     auto const size = costs(from_stage < to_stage ? from_stage : to_stage).edge;
     return transfer_(placement_.rank_of(from_stage), placement_.rank_of(to_stage), size);
   }
-  /// @return the stages with tied weights, in ascending order
   [[nodiscard]] std::vector<int> tied_stages() const;
   /// @return the gradients of the tied weights, once; 0 where there are none
   [[nodiscard]] bytes tied_size() const noexcept;
-  /// @return how many replicas there are, and what a message between two of them takes
   [[nodiscard]] replica_costs const& replicas() const noexcept { return replicas_; }
-  /// @return what it takes to add up the gradients of a stage over the replicas; 0 where there is
-  ///         one
+  /// @return what it takes to add up a stage's gradients over the replicas; 0 where there is one
   [[nodiscard]] ticks reduction_time(int stage) const noexcept {
     return replicas_(costs(stage).gradients);
   }
@@ -102,8 +92,7 @@ class problem {
     return replicas_.gather_time(costs(stage).gradients);
   }
   /// @return what a stage takes on its rank as long as the pipeline lives: weights, and what the
-  /// rank
-  ///         keeps of the state of the optimizer
+  ///         rank keeps of the state of the optimizer
   [[nodiscard]] bytes fixed_memory(int stage) const noexcept {
     return costs(stage).static_memory + replicas_.share_of_state(costs(stage).optimizer_state);
   }
@@ -161,18 +150,14 @@ void require_fit(Order const& order, problem const& problem) {
 
 }  // namespace detail
 
-/// @return the same problem with other costs of its stages, one for each
 /// @throws error (bad_argument) as the constructor, as do those below
 [[nodiscard]] problem with_stages(problem changed, std::vector<stage_costs> stages);
 /// @return the same problem with other memory limits: none, one for all ranks, or one for each
 [[nodiscard]] problem with_memory_limits(problem changed, std::vector<bytes> limits);
-/// @return the same problem with one memory limit for every rank
 [[nodiscard]] problem with_memory_limit(problem changed, bytes limit);
-/// @return the same problem with another number of microbatches
 /// @throws error (bad_argument) also where the microbatches have factors: another number of them
 ///         needs its own
 [[nodiscard]] problem with_microbatches(problem changed, int microbatches);
-/// @return the same problem with other times of messages
 [[nodiscard]] problem with_transfer(problem changed, transfer_costs transfer);
 /// @return the same problem with microbatches of other sizes: the passes of each, and what its
 ///         messages take per byte, last `factors` times as long as the costs state. Lower bounds

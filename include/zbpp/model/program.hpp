@@ -51,8 +51,7 @@ static_assert(
 }
 
 /// @return the short form of a kind: F, B, W, BW, R, SEND_F, RECV_F, SEND_B, RECV_B, STEP, NORM,
-///         VALIDATE, SEND_T, ADD_T, STEP_NOW, REDUCE, REDUCED or
-///         GATHER
+///         VALIDATE, SEND_T, ADD_T, STEP_NOW, REDUCE, REDUCED or GATHER
 [[nodiscard]] constexpr std::string_view to_string(instruction_kind kind) noexcept {
   switch (kind) {
     case instruction_kind::send_activation: return "SEND_F";
@@ -84,15 +83,12 @@ struct instruction {
   [[nodiscard]] constexpr bool is_of_rank() const noexcept {
     return kind == instruction_kind::reduce_norm || kind == instruction_kind::validate;
   }
-  /// @return whether this is the optimizer step of a stage
   [[nodiscard]] constexpr bool is_step() const noexcept {
     return kind == instruction_kind::optimizer_step || kind == instruction_kind::immediate_step;
   }
-  /// @return whether this is about gradients of tied weights
   [[nodiscard]] constexpr bool is_of_tied() const noexcept {
     return kind == instruction_kind::send_tied || kind == instruction_kind::add_tied;
   }
-  /// @return whether this is about the other replicas of a stage
   [[nodiscard]] constexpr bool is_of_reduction() const noexcept {
     return kind == instruction_kind::start_reduction ||
            kind == instruction_kind::finish_reduction || kind == instruction_kind::gather_weights;
@@ -101,21 +97,17 @@ struct instruction {
   [[nodiscard]] constexpr bool has_microbatch() const noexcept {
     return !is_step() && !is_of_rank() && !is_of_tied() && !is_of_reduction();
   }
-  /// @return whether this sends what a flow deposited
   [[nodiscard]] constexpr bool is_send() const noexcept {
     return kind == instruction_kind::send_activation || kind == instruction_kind::send_gradient;
   }
-  /// @return whether this receives what a flow deposited
   [[nodiscard]] constexpr bool is_receive() const noexcept {
     return kind == instruction_kind::receive_activation ||
            kind == instruction_kind::receive_gradient;
   }
-  /// @return whether this sends or receives an activation
   [[nodiscard]] constexpr bool moves_activation() const noexcept {
     return kind == instruction_kind::send_activation ||
            kind == instruction_kind::receive_activation;
   }
-  /// @return the pass; only for instructions that are one
   [[nodiscard]] constexpr pass as_pass() const noexcept {
     return {static_cast<pass_kind>(kind), stage, microbatch, is_paired};
   }
@@ -130,7 +122,6 @@ struct instruction {
   friend constexpr auto operator<=>(instruction const&, instruction const&) = default;
 };
 
-/// @return a pass as an instruction
 [[nodiscard]] constexpr instruction to_instruction(pass const& p) noexcept {
   return {static_cast<instruction_kind>(p.kind), p.stage, p.microbatch, p.is_paired};
 }
@@ -153,25 +144,21 @@ struct channel {
 class program {
  public:
   /// Takes the instructions of each rank; `channels` states what the ranks must set aside.
-  /// @throws error (bad_argument) when there is not one row per rank, or microbatches is out of
-  /// range
+  /// @throws error (bad_argument) unless there is a row per rank, and microbatches is in range
   program(
       zbpp::placement placement,
       int microbatches,
       rows<instruction> instructions,
       std::vector<channel> channels);
 
-  /// @return which rank runs which stage
   [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
   [[nodiscard]] int ranks() const noexcept { return placement_.ranks(); }
   [[nodiscard]] int stages() const noexcept { return placement_.stages(); }
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
   [[nodiscard]] rows<instruction> const& instructions() const noexcept { return instructions_; }
-  /// @return the instructions of a rank, in order
   [[nodiscard]] std::span<instruction const> instructions(int rank) const noexcept {
     return instructions_[rank];
   }
-  /// @return the directed channels in use, by sender, then receiver
   [[nodiscard]] std::vector<channel> const& channels() const noexcept { return channels_; }
 
   friend bool operator==(program const&, program const&) = default;
@@ -183,16 +170,13 @@ class program {
   std::vector<channel> channels_;
 };
 
-/// @return whether the ranks of a program agree on their optimizer steps
 [[nodiscard]] bool agrees_on_steps(program const& program);
 
 /// @return whether the ranks of a program tell each other of gradients besides their messages
 [[nodiscard]] bool exchanges_states(program const& program);
 
-/// @return whether the gradients of a program's stages are added up over replicas
 [[nodiscard]] bool reduces_gradients(program const& program);
 
-/// @return whether replicas step shares of the stages of a program
 [[nodiscard]] bool shards_optimizer(program const& program);
 
 /// @return the stages whose weights are tied, in ascending order: those with a SEND_T

@@ -20,20 +20,18 @@ class schedule {
   /// Takes one row of passes per rank.
   /// @throws error (bad_argument) naming rank and position when a stage or microbatch is out of
   ///         range, the stage belongs to another rank, or a pass is paired that is no B or BW right
-  ///         behind an F
+  ///         after an F
   schedule(zbpp::placement placement, int microbatches, rows<pass> passes);
 
   /// Takes one vector of passes per rank.
   schedule(
       zbpp::placement placement, int microbatches, std::vector<std::vector<pass>> const& passes);
 
-  /// @return which rank runs which stage
   [[nodiscard]] zbpp::placement const& placement() const noexcept { return placement_; }
   [[nodiscard]] int ranks() const noexcept { return placement_.ranks(); }
   [[nodiscard]] int stages() const noexcept { return placement_.stages(); }
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
   [[nodiscard]] rows<pass> const& passes() const noexcept { return passes_; }
-  /// @return the passes of a rank, in order
   [[nodiscard]] std::span<pass const> passes(int rank) const noexcept { return passes_[rank]; }
 
   friend bool operator==(schedule const&, schedule const&) = default;
@@ -49,8 +47,7 @@ class schedule {
 
 namespace detail {
 
-/// @return whether what stands at a position of a row of passes, timed passes or instructions runs
-///         together with the next one
+/// @return whether what is at a position of a row of passes, or the like, runs with the next
 template <class Row>
 [[nodiscard]] bool next_is_paired(Row const& row, std::size_t position) noexcept {
   if (position + 1 >= row.size()) return false;
@@ -60,7 +57,6 @@ template <class Row>
     return row[position + 1].is_paired;
 }
 
-/// @return whether any of some passes or instructions is paired with the one before it
 template <class Row>
 [[nodiscard]] bool has_pairs(Row const& row) noexcept {
   for (auto const& one : row)

@@ -44,8 +44,7 @@ struct timed_reduction {
   friend bool operator==(timed_reduction const&, timed_reduction const&) = default;
 };
 
-/// @return the greatest time that a rank spends between the start of its first and the end of its
-///         last pass
+/// @return the greatest time of a rank from the start of its first to the end of its last pass
 /// @source arXiv 2401.10241 sec. 5.3
 [[nodiscard]] ticks cost(timeline const& line) noexcept;
 
@@ -55,8 +54,7 @@ struct timed_reduction {
 /// @return the same step, counted from its first start; an empty one stays empty
 [[nodiscard]] timeline from_first_start(timeline line);
 
-/// @return how long a rank works; recomputing is not work that a plain step would do, and a pair
-///         works once
+/// @return how long a rank works; R, which a plain step has not, is no work; a pair works once
 [[nodiscard]] ticks busy(timeline const& line, int rank) noexcept;
 
 /// @return the share of the ranks' time that is lost, 1 - sum of busy / (ranks * cost); 0 for an

@@ -8,8 +8,7 @@ namespace zbpp::mpi {
 /// Says whether MPI takes addresses of GPU memory: where the library has a call that tells, such as
 /// Open MPI and MPICH, and that says so.
 /// @throws error (bad_argument) before MPI is initialized or after it is finalized; (io_failed)
-/// when
-///         MPI refuses
+///         when MPI refuses
 [[nodiscard]] bool is_cuda_aware();
 
 }  // namespace zbpp::mpi

@@ -37,8 +37,7 @@ namespace zbpp::mpi {
 /// Runs the rank of this process; each of the others runs its own.
 ///
 /// All ranks make their pipelines, and take their steps, in the same order. A failure on one rank
-/// ends the step on every rank, as with `asio::tcp`; the process then ends by MPI_Abort when it
-/// calls MPI_Finalize.
+/// ends the step on every rank, as with `asio::tcp`; then MPI_Finalize calls MPI_Abort.
 class ranks {
  public:
   using transport_type = detail::transport;
@@ -83,7 +82,6 @@ class polling_pause {
     std::this_thread::yield();
     is_spinning_ = std::chrono::steady_clock::now() < end_of_spin_;
   }
-  /// @return whether it has come to sleeping
   [[nodiscard]] bool sleeps() const noexcept { return !is_spinning_; }
 
  private:
@@ -102,19 +100,15 @@ class ranks::executor : public asio::one_rank {
   ///         says who differs in what; the failure of the run
   executor(mpi::ranks by, plan const& planned);
 
-  /// @return what the rank knows of the grid; null where the run is none
   [[nodiscard]] rank_grid* grid_of(int) noexcept {
     return groups_ == nullptr ? nullptr : &groups_->grid();
   }
-  /// @return the wakeup that is notified when something arrives
   [[nodiscard]] wakeup* wakeup_of(int) noexcept { return &wakeup_; }
   /// @return true: the rank has this process to itself
   [[nodiscard]] static constexpr bool waits_idle() noexcept { return true; }
 
-  /// @return whether the times of messages are recorded
   [[nodiscard]] bool records_messages() const noexcept { return settings_.records_messages; }
 
-  /// @return what carries the messages of this rank
   [[nodiscard]] std::unique_ptr<detail::transport> make_transport(
       program const& program, traffic const& messages, problem const& problem);
   /// Connects what carries states of gradients, where ranks exchange some; blocks until they have
@@ -182,7 +176,7 @@ class ranks::executor : public asio::one_rank {
     };
     for (;;) {
       // Read before polling, so that a notification that comes during polling ends the wait.
-      auto const heard = wakeup_.load(std::memory_order_acquire);
+      auto const count = wakeup_.load(std::memory_order_acquire);
       auto const reached = engine.advance();
       if (reached == progress::failed || status.has_failed()) return;
       bool const is_done = reached == progress::done;
@@ -198,7 +192,7 @@ class ranks::executor : public asio::one_rank {
         transport.poll();
         if ((is_done || is_between_steps) && is_flushed()) break;
         if (is_between_steps && engine.may_send()) break;
-        if (wakeup_.load(std::memory_order_acquire) != heard || status.has_failed()) break;
+        if (wakeup_.load(std::memory_order_acquire) != count || status.has_failed()) break;
         if (own.states != nullptr && pause.sleeps()) own.states->poll(awaited);
         pause.wait();
       }

@@ -25,7 +25,7 @@ struct ranks_settings {
   std::chrono::microseconds spin{50};
   /// Whether all ranks get the losses of a step, as `asio::tcp_settings::share_losses`.
   bool share_losses = false;
-  /// Is called on the thread that runs the rank, with its number, before its stages warm up.
+  /// Called on the thread that runs the rank, with its number, before its stages warm up.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Whether `step_result::messages` says when messages were sent, arrived and were taken, as
   /// `asio::tcp_settings::records_messages`. A message arrives when the rank, or the thread beside

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A communicator of NCCL as an object, made by zbpp or adopted from the caller: it is made without
-// blocking, polled for errors, aborted together with others when a run fails, and destroyed without
-// a hang.
+// blocking, polled for errors, aborted with others when a run fails, and destroyed without a hang.
 #pragma once
 
 #include <zbpp/cuda/error.hpp>
@@ -23,12 +22,11 @@
 
 namespace zbpp::nccl {
 
-/// Is called repeatedly during a wait: sleeps for about the given time, or does something useful.
+/// Called repeatedly during a wait: sleeps for about the given time, or does something useful.
 /// It ends the wait by throwing.
 using pause_call = std::function<void(std::chrono::microseconds)>;
 
-/// @return a pause that sleeps, and that throws error (no_rendezvous) with this text once so much
-///         time has passed since it was made
+/// @return a pause that sleeps, and throws error (no_rendezvous) with this text after `limit`
 [[nodiscard]] inline pause_call limited_pause(std::chrono::milliseconds limit, std::string text) {
   auto const end = std::chrono::steady_clock::now() + limit;
   return [end, reason = std::move(text)](std::chrono::microseconds time) {
@@ -154,7 +152,7 @@ class communicator {
  private:
   [[nodiscard]] bool must_destroy() const noexcept { return is_own_ && native_ != nullptr; }
 
-  // An abort waits for the launch under way on its communicator, and that may stand behind the
+  // An abort waits for the launch under way on its communicator, and that may stand after the
   // kernel of another one, which runs until its own abort begins. So all begin before one is waited
   // for, and a group would not do: each call in it waits.
   template <class Chosen>

@@ -25,10 +25,9 @@
 
 namespace zbpp::nccl {
 
-/// @return by rank, how many streams its device has in a run of a program where NCCL carries all:
-///         that of its passes, a second one where it has pairs, for each communicator of the rank
-///         one for messages, or sums over replicas, and two that NCCL makes, and one more of NCCL
-///         where there is any communicator; those that stay idle may take a queue as well
+/// Counts the streams of each rank's device where NCCL carries all: one for passes, a second one
+/// for pairs, for each communicator one for messages or sums and two of NCCL's own, and one more of
+/// NCCL with any communicator. Idle ones count, as they may take a queue.
 /// @source NCCL, commAlloc in src/init.cc and ncclCudaContextTrack in src/misc/strongstream.cc
 [[nodiscard]] inline std::vector<int> streams_of_ranks(
     program const& code, channel_layout layout = channel_layout::one_per_directed_pair) {
@@ -40,12 +39,9 @@ namespace zbpp::nccl {
   return counts;
 }
 
-/// @return how many hardware queues the device of each rank needs, since every group of calls of
-/// NCCL
-///         records an event behind its kernel, and streams that share a queue then wait for the
-///         message, too: one where all ranks have their
-///         transfers in one order, as with `lower_options::layout` of `one_per_rank`, else one for
-///         each stream
+/// Says how many hardware queues the device of each rank needs: one where all ranks have their
+/// transfers in one order, as with `one_per_rank`, else one for each stream. NCCL records an event
+/// after the kernel of a group of calls, and streams that share a queue then wait for its message.
 /// @param code    one that `verify` accepts for `layout`
 /// @param layout  of the communicators; `one_per_rank` when the caller's is adopted
 [[nodiscard]] inline hardware_queue_need hardware_queues(
@@ -122,8 +118,8 @@ struct needs_settings {
          // For messages that are captured, and to put steps in order.
          .streams = streams.back() + (replays ? 1 : 0) + (has_order ? 1 : 0),
          // At the end of a run, around passes, at both ends of a pair, two for each communicator,
-         // one behind the copies of each channel, those around sums, and those that put steps in
-         // order: at their begin, their ends, and behind each stream of theirs.
+         // one after the copies of each channel, those around sums, and those that put steps in
+         // order: at their begin, their ends, and after each stream of theirs.
          .events =
              1 + 2 * static_cast<int>(passes) * settings.steps_at_once +
              (zbpp::detail::has_pairs(code.instructions(rank)) ? 2 : 0) + 2 * communicators +

@@ -23,8 +23,6 @@ class nccl_error : public error {
  public:
   nccl_error(ncclResult_t native, std::string const& text)
       : error(errc::device_failed, text), native_(native) {}
-
-  /// @return NCCL's own code
   [[nodiscard]] ncclResult_t native() const noexcept { return native_; }
 
  private:

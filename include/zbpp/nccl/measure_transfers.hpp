@@ -125,7 +125,7 @@ class timed_end {
     group together;
     check_started(call());
     together.end();
-    end_->comm.wait(pause);  // only then what follows on the stream is behind it
+    end_->comm.wait(pause);  // only then what follows on the stream is after it
   }
 
   endpoint* end_;

@@ -34,13 +34,12 @@ struct ranks_settings {
   /// all that differs from step to step is then in device memory. The plan is to be lowered for
   /// `one_per_rank`, and the communicators are zbpp's own.
   cuda::replay replay = cuda::replay::none;
-  /// How many steps `pipeline::step_async` lets be under way: each but the first is issued while
-  /// others run.
+  /// How many steps `pipeline::step_async` lets be under way, one issued while others run.
   int steps_at_once = 1;
   /// Whether the results of steps and evaluations have the losses on all ranks: as
   /// `asio::tcp_settings::share_losses`. Steps of `step_async` cannot.
   bool share_losses = false;
-  /// Is called on the thread that makes the pipeline and issues the passes, with the rank, before
+  /// Called on the thread that makes the pipeline and issues the passes, with the rank, before
   /// stages warm up: as `threads::on_thread_start`.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Where the arena takes its memory from; the source outlives all buffers.
@@ -49,7 +48,7 @@ struct ranks_settings {
   /// other, so that NCCL carries only the rest; all where the caller's communicator is adopted, or
   /// steps are replayed.
   bool peer_copies = true;
-  /// Is told, in a line, of a channel that NCCL carries because copies cannot, and why: at the rank
+  /// Called with a line on a channel that NCCL carries because copies cannot, and why: at the rank
   /// where that shows, on the thread that makes the pipeline.
   std::function<void(std::string const& line)> on_fallback = {};
   /// Which communicators are made; the program must pass `verify` for it. `hardware_queues` says

@@ -45,7 +45,7 @@ struct layer {
   std::span<float> gradients;
   bool is_tied = false;  ///< has the weights of all other tied layers of the model
   bool decays = true;    ///< false: weight decay leaves it alone, as is usual for biases and norms
-  /// Finds the memory anew; none where it stays. On GPUs memory has to stay.
+  /// Finds the memory again; none where it stays. On GPUs memory has to stay.
   std::shared_ptr<layer_source> source{};
   /// Whether each member of a tensor group has all of it, with the same gradients; the norm counts
   /// it once. Else each has a part of its own.

@@ -38,7 +38,6 @@ inline void require_size(float value, char const* text) {
   zbpp::detail::require(value >= 0 && value <= std::numeric_limits<float>::max(), text);
 }
 
-/// @return the settings
 /// @throws error (bad_argument) that names the setting which is out of bounds
 [[nodiscard]] inline adamw_settings checked(adamw_settings const& given) {
   require_share(given.beta1, "adamw_settings::beta1 is a share from 0 to below 1");
@@ -47,7 +46,6 @@ inline void require_size(float value, char const* text) {
   require_size(given.weight_decay, "adamw_settings::weight_decay is a number from 0");
   return given;
 }
-/// @return the settings
 /// @throws as above
 [[nodiscard]] inline sgd_settings checked(sgd_settings const& given) {
   require_share(given.momentum, "sgd_settings::momentum is a share from 0 to below 1");

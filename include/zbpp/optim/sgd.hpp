@@ -21,7 +21,7 @@ namespace zbpp::optim {
 class sgd final : public detail::elementwise {
  public:
   /// @param layers  what is stepped; it must outlive the optimizer. A layer with a source is found
-  ///                anew in each step, and left alone where it is frozen.
+  ///                again in each step, and left alone where it is frozen.
   /// @throws error (bad_argument) when a layer has not as many gradients as weights,
   ///         or a setting is out of bounds
   explicit sgd(std::vector<layer> layers, sgd_settings settings = {})

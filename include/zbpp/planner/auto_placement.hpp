@@ -21,16 +21,13 @@ struct auto_placement {
   search_settings search = {.seconds = 10};  ///< over all placements
   bool halve_stages = true;    ///< where they do not come out even for up to two chunks per rank:
                                ///< times and sizes halve, what is sent does not
-  double most_memory_for = 0;  ///< share of the cost that may be spent for memory, as in
-                               ///< `greedy_auto`
+  double most_memory_for = 0;  ///< share of the cost to spend for memory, as in `greedy_auto`
 
   /// Finds the best schedule for each placement that fits the memory, the fewest stages first.
-  /// @return the plans; the lower bound of each is about schedules on its placement. None when no
-  ///         placement fits
+  /// @return the plans, none when no placement fits; lower bounds are about schedules on each
   [[nodiscard]] std::vector<found_plan> candidates(problem const& problem) const;
 
-  /// @return the cheapest of the candidates, of equal ones the one that takes the least memory, of
-  ///         those the one with the fewest stages
+  /// @return the cheapest candidate; of equal ones that of least memory, then of fewest stages
   /// @throws error (unsupported_problem) when no placement fits the memory: for the placement that
   ///         needs least, the rank, what it needs and the least limit that works
   [[nodiscard]] found_plan operator()(problem const& problem) const;

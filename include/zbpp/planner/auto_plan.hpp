@@ -23,8 +23,7 @@ struct auto_plan {
 
   search_settings search = {.seconds = 10};  ///< over all placements
   int most_chunks = 8;                       ///< per rank, of looped placements; at least 2
-  double most_memory_for = 0;  ///< share of the cost that may be spent for memory, as in
-                               ///< `greedy_auto`
+  double most_memory_for = 0;  ///< share of the cost to spend for memory, as in `greedy_auto`
 
   /// @return the cheapest plan found, of the best on each placement that cost the same the one that
   ///         takes the least memory, of those the one with the fewest stages. Its lower bound is

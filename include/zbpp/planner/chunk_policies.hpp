@@ -15,8 +15,7 @@ namespace zbpp {
 /// Keeps the activations of at most (p+2)/2 microbatches on every rank, half of 1F1B's, or less
 /// where a limit of the problem is lower; both chunks of a rank are a microbatch. Static memory,
 /// workspace and edges come on top. For equal times and free messages its bubble rate is at most
-/// p/(2m), tested for p = 4, 5, 8, 16 and m = 3p, 8p. It takes the order of `v_min` where that
-/// costs less.
+/// p/(2m), tested for p = 4, 5, 8, 16 and m = 3p, 8p. It takes the order of `v_min` if cheaper.
 /// @source arXiv 2405.15362
 struct v_half {
   static constexpr std::string_view name = "v_half";
@@ -26,8 +25,7 @@ struct v_half {
 
   search_settings search = {};
 
-  /// @throws error (unsupported_problem) when the placement is not a V, or when no schedule fits
-  ///         the memory
+  /// @throws error (unsupported_problem) when the placement is no V, or no schedule fits the memory
   [[nodiscard]] schedule operator()(problem const& problem) const;
 };
 
@@ -57,8 +55,7 @@ struct interleaved_zb {
 
   search_settings search = {};
 
-  /// @throws error (unsupported_problem) when the placement is not looped, or when no schedule fits
-  ///         the memory
+  /// @throws error (unsupported_problem) when it is not looped, or no schedule fits the memory
   [[nodiscard]] schedule operator()(problem const& problem) const;
 };
 

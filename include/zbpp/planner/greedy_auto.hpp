@@ -18,9 +18,8 @@ namespace zbpp {
 /// memory and no passes are paired, than a policy of the registry with the same budget. BW and R
 /// are used where the costs of a stage offer them and they pay.
 ///
-/// Where it finds no proof, it searches once more, for a share of the budget, in each smaller
-/// memory that a policy keeps on the same placement (V-Half, V-Min, ZB-I) and that could hold a
-/// cheaper order.
+/// Without a proof it searches once more, for a share of the budget, in each smaller memory that a
+/// policy keeps on its placement (V-Half, V-Min, ZB-I) and that could hold a cheaper order.
 struct greedy_auto {
   static constexpr std::string_view name = "greedy_auto";
   static constexpr std::string_view title = "greedy-auto";

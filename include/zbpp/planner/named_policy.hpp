@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Policies of the registry by name, with the settings of their searches, and what they can be
-// asked.
+// Policies of the registry by name, with settings of their searches, and what they refuse.
 #pragma once
 
 #include <zbpp/model/placement.hpp>

@@ -25,8 +25,7 @@ struct partition_settings {
   std::uint64_t seed = 0;  ///< of the order in which cuts are tried
   /// Ends the search after the schedule that it is about; it answers with the best so far.
   std::stop_token stop = {};
-  /// Called after each schedule, once one fits. The lower bound is that of every cut, 0 where there
-  /// is none.
+  /// Called after each schedule, once one fits. The lower bound is that of every cut; 0: none.
   std::function<void(search_progress const&)> on_progress = {};
 };
 
@@ -57,8 +56,7 @@ struct bottleneck;
 /// @return the plan; `tries` says how often the policy was asked, and the lower bound is about the
 ///         schedules that it makes of all cuts
 /// @throws error (unsupported_problem) when nothing that was tried fits: it names a rank, what it
-///         needs and what limit would do, or has the text with which `decide` refused; else what
-///         `decide` throws
+///         needs and what limit would do, or has the text of a refusal of `decide`; as that
 template <class Decide>
   requires requires(Decide const& d, problem const& problem) {
     { d(problem) } -> std::same_as<schedule>;

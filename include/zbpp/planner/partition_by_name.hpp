@@ -11,8 +11,7 @@
 
 namespace zbpp {
 
-/// Says how often a policy is asked for a schedule unless a caller says so: policies that search
-/// take longer.
+/// Says how often a policy is asked for a schedule by default: those that search take longer.
 struct partition_schedules {
   static constexpr int of_rules = 1000;
   static constexpr int of_searches = 100;
@@ -24,11 +23,9 @@ struct partition_schedules {
 /// more for the order of the best cut. Stop and progress are those of all of it; the seed is that
 /// of cuts and of searches.
 /// @param policy  its name or title
-/// @param schedules  that the policy is asked for, at most; 0 for as many as `partition_schedules`
-///                   says
+/// @param schedules  that the policy is asked for, at most; 0: as many as `partition_schedules`
 /// @throws error (bad_argument) when there is no such policy, or a number is out of range; else as
-///         `partition`; (unsupported_problem) with the policy's text when it does not take the
-///         placement
+///         `partition`; (unsupported_problem) with the policy's text when it refuses
 [[nodiscard]] found_plan partition_by_name(
     layered_problem const& model,
     std::string_view policy,

@@ -39,7 +39,6 @@ class any_policy {
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
   /// @return the name as people write it, such as `ZB-H1`
   [[nodiscard]] std::string_view title() const noexcept { return title_; }
-  /// @return what it does, in a few words
   [[nodiscard]] std::string_view summary() const noexcept { return summary_; }
   /// @return whether it searches, and so has a budget, tells of its progress and can be stopped
   [[nodiscard]] bool searches() const noexcept { return searches_; }

@@ -35,7 +35,7 @@ struct replan_settings {
   /// How many steps lie between two switches at least.
   std::int64_t least_steps = 50;
   /// Whether stages may change ranks, so that a slow rank gets fewer of them. They must be objects
-  /// that any rank may run. `auto_plan` cuts them anew, as layers, and may choose another
+  /// that any rank may run. `auto_plan` cuts them again, as layers, and may choose another
   /// placement; give the first plan many small stages, such as one per layer (`stage_per_layer`).
   bool moves_stages = false;
   /// Whether searches run on a thread of their own, beside the steps. Otherwise a step waits for
@@ -55,7 +55,7 @@ struct replan_settings {
   std::function<void(std::string const&)> on_report = {};
 };
 
-/// Is a change from one plan to another.
+/// A change from one plan to another.
 struct plan_switch {
   std::int64_t step = 0;        ///< the first step of the new plan, counted from 0
   ticks before = 0;             ///< the median step under the old plan
@@ -95,9 +95,7 @@ class replanner {
   /// Says that the plan that `after_step` gave cannot run, and why; the one before runs on.
   void refuse_plan(std::string const& why);
 
-  /// @return the plan that runs
   [[nodiscard]] plan const& current() const noexcept;
-  /// @return every switch so far
   [[nodiscard]] std::vector<plan_switch> const& switches() const noexcept;
   /// @return the costs that were last measured; of the first plan until then
   [[nodiscard]] problem const& costs() const noexcept;

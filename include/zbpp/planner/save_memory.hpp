@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Of the plans that cost as little as one that was found, or a little more, the one that takes the
-// least memory.
+// The plan that takes least memory of those that cost no more, or a little more, than one found.
 #pragma once
 
 #include <zbpp/model/costs.hpp>

@@ -29,8 +29,7 @@ namespace detail {
 /// @return the same model, whose plans neither recompute nor pair F and B
 [[nodiscard]] layered_problem plain_layers(layered_problem const& model);
 
-/// @return the placement that is left where neighbouring stages of a rank are one; both middle
-///         stages of a V stay apart
+/// @return the placement with neighbouring stages of a rank as one, but for the middle of a V
 [[nodiscard]] placement merged_placement(placement const& placement);
 
 }  // namespace detail

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The same model on another placement of its ranks, so that plans of different placements can be
-// compared.
+// The same model on another placement of its ranks, to compare plans of different placements.
 #pragma once
 
 #include <zbpp/model/placement.hpp>

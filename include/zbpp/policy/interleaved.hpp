@@ -2,8 +2,7 @@
 //
 // Interleaved orders: several chunks per rank on a looped placement, so that the pipeline fills and
 // drains in shorter steps. Microbatches go in groups, each group through the chunks in turn. 1F1B-I
-// has a BW as its backward pass; the grouped order has B and W apart and chooses the size of
-// groups.
+// has a BW as its backward pass; the grouped order has B and W, and sizes groups.
 #pragma once
 
 #include <zbpp/model/problem.hpp>
@@ -66,7 +65,6 @@ struct interleaved_rule {
   bool fused = false;             ///< B and W run as BW
 };
 
-/// @return the microbatches of the largest group
 [[nodiscard]] constexpr int largest_group(int microbatches, int groups) noexcept {
   return (microbatches + groups - 1) / groups;
 }
@@ -77,7 +75,7 @@ struct interleaved_rule {
     problem const& problem, int groups, int ahead, bool fused);
 
 /// Orders the passes of a looped placement: warm-up F, then backward passes and F in turn, each B
-/// with its W behind it.
+/// with its W after it.
 [[nodiscard]] schedule interleaved_order(problem const& problem, interleaved_rule const& rule);
 
 }  // namespace detail

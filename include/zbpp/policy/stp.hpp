@@ -26,8 +26,7 @@ struct stp {
   static constexpr std::string_view summary =
       "F and B of one chunk in pairs, to hide collectives of tensor parallelism";
 
-  /// @throws error (unsupported_problem) when the placement is not a V, or has fewer than 3p - 1
-  ///         microbatches
+  /// @throws error (unsupported_problem) when the placement is no V, or microbatches < 3p - 1
   [[nodiscard]] schedule operator()(problem const& problem) const;
 };
 

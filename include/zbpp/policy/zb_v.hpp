@@ -17,8 +17,7 @@ namespace zbpp {
 ///
 /// No rank keeps more activations than those of p microbatches. Where a memory limit is lower,
 /// `greedy_auto` searches for an order that fits.
-/// @source arXiv 2401.10241v1 sec. 6, fig. 8; the place of W with fewer than 2p-1 microbatches is
-///         ours
+/// @source arXiv 2401.10241v1 sec. 6, fig. 8; ours: the place of W below 2p-1 microbatches
 struct zb_v {
   static constexpr std::string_view name = "zb_v";
   static constexpr std::string_view title = "ZB-V";

@@ -35,7 +35,7 @@ namespace zbpp {
 /// In a grid, pipelines that run one plan decide together, by the step of the slowest, and change
 /// it after the same step; all of them are adaptive, with the same settings.
 ///
-/// A new plan begins between two steps: the pipeline is made anew for the same stages, with its
+/// A new plan begins between two steps: the pipeline is made again for the same stages, with its
 /// training state. Where that fails, the old plan runs on, and `on_report` says so; with one
 /// process per rank the run is over, as after each failure.
 template <backend Backend>
@@ -79,8 +79,7 @@ class adaptive_pipeline {
   }
 
   /// Runs a step of another number of microbatches, such as the last one of an epoch. The first of
-  /// a number takes as long as the search for its plan, which is kept. Such steps decide nothing
-  /// about plans.
+  /// a number takes as long as the search for its plan, which is kept. They decide no plan.
   /// @return its result, which the next step overwrites
   /// @throws error as `pipeline::step` and `plans_by_count::plan_for`
   step_result const& step(int microbatches) {
@@ -93,14 +92,11 @@ class adaptive_pipeline {
   /// @throws error as `plans_by_count::plan_for`
   void prepare(int microbatches) { runner_->prepare(replanner_.current().problem(), microbatches); }
 
-  /// @return the pipeline that runs now, to evaluate, save and resume; a step that may switch plans
-  ///         makes another one
+  /// @return the pipeline that runs now, to evaluate, save and resume; a switch makes another one
   [[nodiscard]] pipeline<Backend>& current() { return runner_->current(); }
-  /// @return every switch so far
   [[nodiscard]] std::vector<plan_switch> const& switches() const noexcept {
     return replanner_.switches();
   }
-  /// @return what decides
   [[nodiscard]] replanner const& planner() const noexcept { return replanner_; }
 
  private:

@@ -20,8 +20,7 @@ namespace zbpp {
 
 /// Owns a piece of a rank's arena together with its copies; empty when default-made.
 ///
-/// Data is aligned to 64 bytes or more and not initialised. A buffer is used on its rank's thread
-/// only.
+/// Data is aligned to 64 bytes or more and not initialised. For the thread of its rank only.
 class buffer {
  public:
   buffer() noexcept = default;
@@ -41,7 +40,6 @@ class buffer {
     if (piece != nullptr && --piece->references == 0) piece->owner->release(piece);
   }
 
-  /// @return whether it holds memory
   [[nodiscard]] explicit operator bool() const noexcept { return piece_ != nullptr; }
   /// @return the first byte; null when empty
   [[nodiscard]] std::byte* data() const noexcept {
@@ -59,7 +57,6 @@ class buffer {
   [[nodiscard]] std::uint32_t use_count() const noexcept {
     return piece_ == nullptr ? 0 : piece_->references;
   }
-  /// @return whether other arenas have borrowed the memory and not given it back
   [[nodiscard]] bool is_lent() const noexcept { return piece_ != nullptr && piece_->loans != 0; }
   /// Counts the memory under another purpose from now on.
   void retag(purpose use) const noexcept {
@@ -98,7 +95,6 @@ class external_memory {
   void reset() noexcept {
     if (core_ != nullptr) std::exchange(core_, nullptr)->release_external(what_, size_);
   }
-  /// @return how many bytes it counts
   [[nodiscard]] bytes size() const noexcept { return core_ == nullptr ? 0 : size_; }
 
  private:
@@ -125,7 +121,7 @@ class released_loans {
   }
   ~released_loans() { clear(); }
 
-  /// Gives them back, for use behind what the lender's passes wait for by now.
+  /// Returns the loans; the lender's stream already waits for every reader.
   void clear() noexcept {
     while (first_ != nullptr)
       detail::arena_core::give_back(std::exchange(first_, first_->next_free), false);
@@ -156,8 +152,7 @@ class arena {
   }
 
   /// Takes memory for about `size` bytes of buffers from the system now. Many small pieces, or
-  /// sizes that change, may still make the arena grow; a step that is like the one before never
-  /// does.
+  /// sizes that change, may still make the arena grow; a step like the last does not.
   /// @throws std::bad_alloc, also when `size` is negative
   void reserve(bytes size) { core_->reserve(static_cast<std::size_t>(size)); }
   /// @return how many bytes `reserve` takes for so many, which is not negative
@@ -208,9 +203,9 @@ class arena {
   /// Counts `change` bytes that are set aside for a message which has not arrived yet.
   void count_edge(bytes change) noexcept { core_->count(purpose::edge, change); }
 
-  /// Starts measuring the peak anew, from what is in use now.
+  /// Starts measuring the peak again, from what is in use now.
   void reset_peak() noexcept { core_->reset_peak(); }
-  /// Starts measuring the peak anew. On a device, requests like those of the step before get
+  /// Starts measuring the peak again. On a device, requests like those of the step before get
   /// the same places from now on, because captured work holds their addresses.
   void start_step() noexcept {
     core_->reset_peak();
@@ -220,7 +215,6 @@ class arena {
   void note_peak(arena_usage const& before) noexcept { core_->note_peak(before); }
   /// Tells which pieces are in use: the same number as long as they stay the same.
   [[nodiscard]] std::uintptr_t mark_of_pieces() const noexcept { return core_->mark_of_pieces(); }
-  /// @return what is in use, and the most that was
   [[nodiscard]] arena_usage const& usage() const noexcept { return core_->usage(); }
 
  private:

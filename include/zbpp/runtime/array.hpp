@@ -36,7 +36,6 @@ struct data_type {
   std::uint8_t bits = 32;   ///< of one lane
   std::uint16_t lanes = 1;  ///< values in one element, as of a vector type
 
-  /// @return the bytes of one element
   [[nodiscard]] constexpr std::size_t size() const noexcept {
     return (std::size_t{bits} * lanes + 7) / 8;
   }
@@ -60,14 +59,13 @@ template <class Number>
     return {std::signed_integral<Number> ? type_code::integer : type_code::unsigned_integer, bits};
 }
 
-/// Owns, with its copies, a dense array in row-major order that lies in one buffer behind its type
+/// Owns, with its copies, a dense array in row-major order that lies in one buffer after its type
 /// and shape. Send it like a buffer; make the receiver's array of what arrived. It is used on its
 /// rank's thread only, and lies in memory of the host. One that was moved from can only be assigned
 /// to or destroyed.
 class array {
  public:
-  /// Makes an array to be sent; its values are not initialised. `make_array` does so with a type of
-  /// C++.
+  /// Makes an array to be sent, its values not initialised; `make_array` takes a type of C++.
   /// @throws error (bad_argument) when a dimension is negative, an element has no bits, the array
   ///         is larger than 2^62 bytes, or the place is on a device; std::bad_alloc
   array(pass_context ctx, data_type type, std::span<std::int64_t const> shape);
@@ -75,11 +73,9 @@ class array {
   /// @throws error (wrong_size) when the buffer holds none
   explicit array(buffer from);
 
-  /// @return the type of the elements
   [[nodiscard]] data_type type() const noexcept;
   /// @return the sizes of all dimensions, outermost first; empty for a single number
   [[nodiscard]] std::span<std::int64_t const> shape() const noexcept;
-  /// @return how many elements there are
   [[nodiscard]] std::int64_t count() const noexcept;
   /// @return the first element, aligned to 64 bytes
   [[nodiscard]] void* data() const noexcept;
@@ -90,7 +86,6 @@ class array {
     require_type(data_type_of<std::remove_const_t<Number>>());
     return {static_cast<Number*>(data()), static_cast<std::size_t>(count())};
   }
-  /// @return the buffer with all of it, as it is sent
   [[nodiscard]] operator buffer() const noexcept { return held_; }
 
  private:

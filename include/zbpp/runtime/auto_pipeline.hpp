@@ -31,7 +31,7 @@
 
 namespace zbpp {
 
-/// Models what makes stages: called with the first layer of a stage and the one behind its last, it
+/// Models what makes stages: called with the first layer of a stage and the one after its last, it
 /// returns the stage.
 template <class Make>
 concept stage_maker =
@@ -64,8 +64,7 @@ struct auto_settings {
   /// layer is a stage, and no plan recomputes or has F and B in pairs.
   std::optional<replan_settings> replan = replan_settings{};
   /// The rank of this process where the others have processes of their own; nothing where all run
-  /// here. With it only the stages of the rank are made, and without `replan_settings::gather` the
-  /// plan stays.
+  /// here. With it only its stages are made, and without `replan_settings::gather` the plan stays.
   std::optional<int> rank = {};
   /// Called with a line for each choice and each later event.
   std::function<void(std::string const&)> on_report = {};
@@ -136,16 +135,13 @@ class auto_pipeline {
     return fixed_->current().step();
   }
 
-  /// @return the pipeline that runs now, to evaluate, save and resume
   [[nodiscard]] pipeline<Backend>& current() {
     return adaptive_ ? adaptive_->current() : fixed_->current();
   }
-  /// @return every switch so far
   [[nodiscard]] std::vector<plan_switch> switches() const {
     return adaptive_ ? adaptive_->switches() : std::vector<plan_switch>{};
   }
-  /// @return what was chosen at the beginning, with stages of all layers that follow one another on
-  ///         a rank
+  /// @return what was chosen first, with stages of all layers that follow one another on a rank
   [[nodiscard]] found_plan const& chosen() const noexcept { return chosen_; }
   /// @return how many stages were made: those of this process
   [[nodiscard]] int stages() const noexcept { return static_cast<int>(stages_.all.size()); }
@@ -183,8 +179,7 @@ auto_pipeline(layered_problem const&, Backend, Make const&, auto_settings)
 /// Measures what each layer takes: runs one stage for each, all on one rank and one microbatch
 /// after another, with B and W apart. Sizes, transfers and limits stay as they are stated.
 ///
-/// The stages that it makes are trained meanwhile; let `make_stage` give it copies, or restore the
-/// parameters afterwards.
+/// It trains the stages that it makes: let `make_stage` give copies, or restore parameters.
 /// @param make_stage  called for each layer, with its number and the next one
 /// @throws error as `measure`
 template <backend Backend, stage_maker Make>

@@ -79,8 +79,7 @@ concept enters_ranks =
     requires(typename Backend::executor& executor, int rank) { executor.enter(rank); };
 
 /// Models a backend with ranks in other processes: `propose(next)` tells them what this one asks
-/// for behind a step, without blocking; `decision()` blocks until all have told, and gives the
-/// most.
+/// for after a step, without blocking; `decision()` blocks until all have told, and gives the most.
 template <class Backend>
 concept proposes = requires(typename Backend::executor& executor, after_step next) {
   executor.propose(next);
@@ -192,7 +191,7 @@ auto make_or_refuse(typename Backend::executor& executor, Work const& work) {
 
 }  // namespace detail
 
-/// Is the base of an executor whose ranks all run in this process.
+/// The base of an executor whose ranks all run in this process.
 class one_process {
  public:
   /// Makes the list of the plan's ranks.
@@ -200,9 +199,7 @@ class one_process {
     std::iota(ranks_.begin(), ranks_.end(), 0);
   }
 
-  /// @return the ranks that run here: all of them
   [[nodiscard]] std::span<int const> ranks() const noexcept { return ranks_; }
-  /// @return what carries their messages
   [[nodiscard]] static std::unique_ptr<in_process> make_transport(
       program const& program, traffic const& messages, problem const&) {
     return std::make_unique<in_process>(state_map(program), messages.channels());

@@ -149,8 +149,7 @@ class engine {
 
   /// @return the channel of the message that blocks the rank; none when it waits for something else
   [[nodiscard]] int blocked_on() const noexcept { return awaited_.channel; }
-  /// @return the channel of the gradients or verdict that block the rank, in the `state_map`; none
-  ///         when it waits for something else
+  /// @return the channel in the `state_map` of gradients or a verdict that block the rank, or none
   [[nodiscard]] int blocked_by() const noexcept {
     return tied_.awaited() != state_map::none ? tied_.awaited() : agreement_.awaited();
   }
@@ -161,16 +160,15 @@ class engine {
     return blocked_on() != channel_map::none || blocked_by() != state_map::none ||
            waits_for_replicas() || is_ending_;
   }
-  /// @return whether it is a sum over replicas that blocks the rank
   [[nodiscard]] bool waits_for_replicas() const noexcept {
     return reduction_ != nullptr && reduction_->is_awaited();
   }
   /// @return whether the rank has run its steps, and members of its groups have not
   [[nodiscard]] bool is_ending() const noexcept { return is_ending_; }
 
-  /// @return the replica whose part of that sum is missing
+  /// @return the replica whose part of a sum is missing
   [[nodiscard]] int awaited_replica() const noexcept { return reduction_->awaited_replica(); }
-  /// @return the instruction at which the rank is; none behind the last one
+  /// @return the instruction at which the rank is; none after the last one
   [[nodiscard]] std::optional<instruction> at() const noexcept {
     if (next_ == code().size()) return std::nullopt;
     return flows_.named(code()[next_]);
@@ -209,18 +207,13 @@ class engine {
   void set_captured(bool is_captured) noexcept { flows_.set_captured(is_captured); }
   /// @return whether the host has a part in optimizer steps, for an `optimizer` or by options
   [[nodiscard]] bool has_optimizer() const noexcept { return agreement_.part() != nullptr; }
-  /// @return whether it trains, or evaluates
   [[nodiscard]] bool is_training() const noexcept { return flows_.is_training(); }
   [[nodiscard]] arena& memory() const noexcept { return memory_->buffers; }
-  /// @return the number of the step
   [[nodiscard]] std::int64_t step() const noexcept { return step_; }
   /// @return what it has begun to run, for other processes to compare
   [[nodiscard]] detail::run_statement const& statement() const noexcept { return run_.stated; }
-  /// @return how many passes have run in this step
   [[nodiscard]] std::size_t passes_run() const noexcept { return traced_; }
-  /// @return start and end of each pass
   [[nodiscard]] std::span<timed_pass> trace() const noexcept { return trace_; }
-  /// @return the clock that the step runs by
   [[nodiscard]] PassObserver const& time() const noexcept { return observer_; }
   /// @return what went wrong here; its `exception` is null when nothing did
   [[nodiscard]] failure const& what_failed() const noexcept { return failure_; }
@@ -276,7 +269,7 @@ class engine {
       if (auto* const ended = run_.places_of(step_).ended; ended != nullptr)
         *ended = observer_.reach(0);
     if (agreement_.part() != nullptr) agreement_.part()->end_step();
-    agreement_.tell_judged();
+    agreement_.report_decided_steps();
     if (!is_last_step()) end_step();
     return progress::done;
   }
@@ -306,7 +299,7 @@ class engine {
   // out a collective call is found by that, since no other call takes its place.
   bool has_ended() {
     if (grid_ == nullptr || has_ended_) return true;
-    // Behind the last W of a stage with experts their gradients are added up.
+    // After the last W of a stage with experts their gradients are added up.
     bool const adds_experts = is_training() && grid_->expert().size() > 1;
     std::array const axes{grid_axis::tensor, grid_axis::expert, grid_axis::expert_data};
     auto const groups = std::span(axes).first(adds_experts ? 3 : 2);
@@ -324,8 +317,8 @@ class engine {
     if constexpr (multi_step_transport<Transport>) transport_->end_step(rank_);
   }
 
-  // Begins the next step, or the same one anew. Returns false while peers have messages of the last
-  // step, or the first time, to take. Inlined, it would take registers from the loop in `advance`.
+  // Begins the next step, or the same one again. Returns false while peers have messages of the
+  // last step, or the first time, to take. Inlined, it slows down `advance`.
   [[gnu::noinline]] bool begin_step() {
     if (state_ == run_state::going_back && !discard_cut()) return false;
     awaited_ = {};
@@ -339,8 +332,7 @@ class engine {
     return true;
   }
 
-  // Gives up what this step has run and received so far. Returns false while messages are on their
-  // way.
+  // Gives up what this step has run and received. Returns false while messages are on their way.
   bool discard_cut() {
     abandon();
     if constexpr (multi_step_transport<Transport>) {
@@ -359,13 +351,13 @@ class engine {
   bool agree(instruction_kind kind) {
     if constexpr (agreeing_transport<Transport>) {
       awaited_ = {};
-      if (reduction_ != nullptr) agreement_.part()->ask_alike(reduction_->asked());
+      if (reduction_ != nullptr) agreement_.part()->set_group_request(reduction_->asked());
       auto* const before = step_ > run_.first ? run_.places_of(step_ - 1).update : nullptr;
       auto const outcome = agreement_.run(
           kind, transport_->states(), observer_, flows_.context(), run_.places_of(step_), before);
       if (outcome == detail::agreement_progress::waits) return false;
       if (outcome == detail::agreement_progress::goes_back) state_ = run_state::going_back;
-      agreement_.tell_judged();
+      agreement_.report_decided_steps();
     }
     return true;
   }

@@ -35,14 +35,14 @@ struct step_places {
   message_record* messages = nullptr;  ///< null where none are recorded
 };
 
-/// Is told of the steps of a run whose outcome is known, one after another.
+/// Hears of the steps of a run whose outcome is known, one after another.
 class step_listener {
  public:
   virtual ~step_listener() = default;
-  /// Is called by an engine, on its thread, when it knows how a step came out. All ranks of this
+  /// Called by an engine, on its thread, when it knows how a step came out. All ranks of this
   /// process have done with that step then, but for its optimizer step, unless ranks did not agree
   /// on it: they have done with the one before it. The next steps go on meanwhile.
-  virtual void on_judged(std::int64_t step) = 0;
+  virtual void on_decided(std::int64_t step) = 0;
 };
 
 /// Says what an engine is to run.
@@ -56,7 +56,6 @@ struct engine_run {
   zbpp::detail::run_statement stated{};  ///< for other processes to compare
 
   [[nodiscard]] bool is_last(std::int64_t step) const noexcept { return step + 1 == first + count; }
-  /// @return where the results of a step go
   [[nodiscard]] step_places const& places_of(std::int64_t step) const noexcept {
     return places[zbpp::detail::index(step - first) % places_in_turn];
   }
@@ -69,7 +68,7 @@ enum class run_state : std::uint8_t {
   at_instruction,
   between_steps,
   going_back,  // after the step before was amended: what this one has run is void
-  rejoining,   // that is undone; it begins anew
+  rejoining,   // that is undone; it begins again
 };
 
 /// Names what a rank waits for: a message, or, where it is none, a state of gradients, or that what

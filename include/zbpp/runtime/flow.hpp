@@ -37,8 +37,7 @@ class microbatch;
 ///
 /// The operation will suspend the flow if another pass is running. The rank's engine resumes it, on
 /// the rank's thread, when the program comes to F of this flow. The closure must live until then,
-/// as a temporary in the co_await expression does. An exception thrown by the closure ends the
-/// step.
+/// as a temporary in the co_await expression does. What the closure throws ends the step.
 template <class Closure>
 [[nodiscard]] auto F(Closure&& closure) noexcept {
   ZBPP_CHECK_CLOSURE(Closure);
@@ -83,7 +82,7 @@ template <class Closure>
 /// `microbatch`, nothing else.
 class [[nodiscard]] flow {
  public:
-  /// Is the coroutine's side of a flow.
+  /// The coroutine's side of a flow.
   class promise_type {
    public:
     static void* operator new(std::size_t size) { return frame_pool::allocate(size); }

@@ -12,8 +12,7 @@
 
 namespace zbpp {
 
-/// Adds up the gradients of the stages of a rank over its replicas. The thread that runs the rank
-/// uses it.
+/// Adds up the gradients of a rank's stages over its replicas, on the thread of the rank.
 class gradient_sums {
  public:
   gradient_sums() = default;
@@ -25,7 +24,7 @@ class gradient_sums {
   /// the first step.
   /// @param layers  always the same memory; empty where the stage has no optimizer
   virtual void add_stage(int stage, std::vector<std::span<float>> layers) = 0;
-  /// Enqueues the sum of a stage's gradients behind all that the rank has enqueued. Blocks nobody.
+  /// Enqueues the sum of a stage's gradients after all that the rank has enqueued. Blocks nobody.
   virtual void start(int chunk) = 0;
   /// Lets what the rank enqueues from now on wait for that sum.
   virtual void finish(int chunk) = 0;

@@ -23,20 +23,18 @@ namespace zbpp {
 /// or between steps; each call blocks until what it needs of the others is here. One thread at a
 /// time uses it, that of the rank. What lies in the spans is memory of the host. Once calls of a
 /// size have been made, further ones allocate nothing; but the root of broadcasts waits for nobody,
-/// and may allocate where it makes several and is further ahead than before. A group of one member
-/// sends nothing.
+/// and may allocate where it is further ahead than before. A group of one sends nothing.
 /// @throws (all calls) error (no_agreement) when another member makes another call; (bad_argument)
 ///         when spans do not fit each other; the failure of the run
 class group {
  public:
-  /// Is a group of one.
+  /// A group of one.
   group() = default;
   /// @param link  connects this member with the others; for authors of backends
   explicit group(std::unique_ptr<group_link> link) noexcept : link_(std::move(link)) {}
 
   /// @return which member this is, from 0
   [[nodiscard]] int place() const noexcept { return link_ == nullptr ? 0 : link_->place(); }
-  /// @return how many members there are
   [[nodiscard]] int size() const noexcept { return link_ == nullptr ? 1 : link_->size(); }
 
   /// Replaces values by their sums over all members.

@@ -39,7 +39,6 @@ enum class call_of_group : std::uint8_t {
   end_of_step,
 };
 
-/// @return what a user calls it
 [[nodiscard]] constexpr std::string_view to_string(call_of_group kind) noexcept {
   switch (kind) {
     case call_of_group::all_reduce: return "all_reduce";
@@ -83,9 +82,7 @@ class group_link {
 
   /// @return which member this is, from 0
   [[nodiscard]] int place() const noexcept { return place_; }
-  /// @return how many members there are
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
-  /// @return what to call the group in an error
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
   /// @return what to call a member in an error: `rank 3 (pipeline 1, replica 1)`
   [[nodiscard]] std::string const& name_of(int member) const noexcept {

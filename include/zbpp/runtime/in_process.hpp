@@ -41,7 +41,6 @@ class in_process {
     states_.bind(rank, wake);
   }
 
-  /// @return what carries the states of gradients between these ranks
   [[nodiscard]] state_link& states() noexcept { return states_; }
 
   /// Opens the next slot of a channel, `most` bytes large.
@@ -92,14 +91,12 @@ class in_process {
   /// Tells the senders of a rank that it has taken or discarded all that this step brought.
   void end_step(int rank) noexcept;
 
-  /// Begins the next step of a rank, or the same one anew: releases what it sent, and counts from 0
-  /// what it sends and receives.
-  /// @return false while a receiver still has messages to take or discard; the rank is notified
-  ///         when that has ended its step
+  /// Begins the next step of a rank, or the same one again: releases what it sent, and counts from
+  /// 0 what it sends and receives.
+  /// @return false while a receiver has messages to take or discard; it notifies the rank then
   [[nodiscard]] bool begin_step(int rank) noexcept;
 
-  /// Releases the messages of a channel before number `count`; for the sender, who knows that they
-  /// were consumed.
+  /// Releases the messages of a channel before number `count`, which the sender knows are consumed.
   void retire(int channel, std::int32_t count) noexcept {
     auto& l = lane_of(channel);
     l.retire_until(l.sent + static_cast<std::uint32_t>(count));
@@ -123,8 +120,7 @@ class in_process {
   /// Wakes everybody who waits; for a step that failed.
   void abort() noexcept;
 
-  /// Releases all messages, closes all slots and starts counting anew; only when no rank is
-  /// running.
+  /// Releases all messages, closes all slots and counts from 0; only when no rank is running.
   void drain() noexcept;
 
  private:

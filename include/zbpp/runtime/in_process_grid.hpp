@@ -58,7 +58,6 @@ class in_process_grid {
   ~in_process_grid();
 
   [[nodiscard]] grid_layout const& layout() const noexcept { return layout_; }
-  /// @return the place of a pipeline
   /// @throws error (bad_argument) when there is no such pipeline
   [[nodiscard]] grid_place place(int data, int tensor = 0);
 
@@ -67,7 +66,6 @@ class in_process_grid {
   /// @throws what `work` threw first
   void run(std::function<void(grid_place const& place)> const& work);
 
-  /// @return what a rank knows of the grid
   [[nodiscard]] rank_grid& grid_of(grid_coordinates const& at);
   /// Sets what to notify when something arrives for a rank, null for nothing; for backends.
   void bind(grid_coordinates const& at, wakeup* wake);

@@ -12,12 +12,11 @@ namespace zbpp {
 /// the background, goes on ignoring them.
 class interrupt {
  public:
-  /// Starts to listen, anew where one was noticed before.
+  /// Starts to listen, again where one was noticed before.
   static void listen() noexcept {
     raised_ = 0;
     if (std::signal(SIGINT, &interrupt::raise) == SIG_IGN) std::signal(SIGINT, SIG_IGN);
   }
-  /// @return whether there was one since the program listens
   [[nodiscard]] static bool was_raised() noexcept { return raised_ != 0; }
 
  private:

@@ -12,9 +12,8 @@
 
 namespace zbpp {
 
-/// Tells what a buffer counts as: what passes keep, what crosses an edge, what a transport sets
-/// aside for messages that have not arrived yet, or a message that lies in the arena of the rank
-/// that sent it, where it counts as an edge.
+/// What a buffer counts as: kept by passes, on an edge, set aside for a message to come, or a
+/// message in the arena of its sender, where it counts as an edge.
 enum class purpose : std::uint8_t { activation, edge, receive, borrowed };
 
 /// How many purposes there are.

@@ -113,7 +113,6 @@ class message {
     for (auto const& each : handles())
       if (each.use_count() > 1) each.retag(use);
   }
-  /// @return the bytes of all buffers together, or those that the object counts as
   [[nodiscard]] bytes total_size() const noexcept {
     bytes sum = 0;
     for (auto const& each : handles()) sum += static_cast<bytes>(each.size());
@@ -150,7 +149,7 @@ class message {
   }
 
   std::uint32_t size_ = 0;           // buffers
-  mutable std::uint32_t count_ = 0;  // buffers, and one more for the object behind them
+  mutable std::uint32_t count_ = 0;  // buffers, and one more for the object after them
   union {
     mutable buffer handles_[max_buffers];  // the first count_ of them exist
   };

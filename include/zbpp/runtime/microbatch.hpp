@@ -22,7 +22,6 @@ class microbatch {
   /// Names the microbatch of a flow; for engines.
   explicit microbatch(detail::flow_state& state) noexcept : state_(&state) {}
 
-  /// @return the index of the microbatch within its step
   [[nodiscard]] int index() const noexcept { return state_->microbatch; }
   [[nodiscard]] int count() const noexcept { return state_->common->microbatches; }
   [[nodiscard]] int stage() const noexcept { return state_->common->stage; }
@@ -38,15 +37,12 @@ class microbatch {
   /// @return how many evaluations were completed since the last step, before this one; 0 in a step.
   ///         With `index()` it says which batch of a validation this is
   [[nodiscard]] std::int64_t evaluation() const noexcept { return state_->common->evaluation; }
-  /// @return what the rank knows of its grid: the groups that a pass can make collective calls
-  /// with.
-  ///         A rank without a grid has groups of one
+  /// @return what a pass makes collective calls with: groups, of one where there is no grid
   [[nodiscard]] rank_grid& grid() const noexcept { return *state_->common->grid; }
   /// @return false under `evaluate()`: F is all that happens, so nothing need be kept
   [[nodiscard]] bool is_training() const noexcept { return state_->common->is_training; }
   /// @return whether the program recomputes: F need keep only what R starts from
   [[nodiscard]] bool is_recomputed() const noexcept { return state_->is_recomputed; }
-  /// @return whether the program recomputes any microbatch of any stage
   [[nodiscard]] bool has_recomputation() const noexcept { return state_->common->recomputes; }
   /// @return whether the running instruction is BW; ask after `recv_gradient()`
   [[nodiscard]] bool is_fused() const noexcept {
@@ -104,8 +100,7 @@ class microbatch {
   }
   /// Gives what the gradient of the loss is multiplied by; the optimizer divides by it.
   ///
-  /// Ask in B or BW: while F runs, the step before may not have been validated, and that can change
-  /// the scale.
+  /// Ask in B or BW: while F runs, the step before may still be validated, which changes it.
   /// @throws error (wrong_flow) in another pass
   [[nodiscard]] double loss_scale() const;
   /// @return where the loss of this microbatch goes, for a backend that learns it later in the step

@@ -38,7 +38,7 @@ struct step_settings {
 /// follows: `undo` brings back the bits that there were before, gradients included. After a final
 /// step, after `commit` and after `skip` the gradients are 0. The functions run on the rank of the
 /// stage, while none of its passes do. On GPUs passes are enqueued by then, and not over: `step`
-/// and `skip` enqueue their work behind them, and `measure` waits for what it needs on the host.
+/// and `skip` enqueue their work after them, and `measure` waits for what it needs on the host.
 template <class T>
 concept optimizer = requires(
     T& o,
@@ -88,8 +88,7 @@ concept tying_optimizer = optimizer<T> && requires(
 ///
 /// `gradient_count()` says how many it has, over all layers, always the same; it may count a number
 /// more for each layer. `read_gradients` copies them out, layer after layer, with 0 for those of a
-/// layer that is not trained now; `write_gradients` replaces them by the sums. What they copy is
-/// host memory.
+/// layer that is not trained now; `write_gradients` replaces them by the sums; both in host memory.
 template <class T>
 concept reducing_optimizer = optimizer<T> && requires(
                                                  T& o,
@@ -111,11 +110,9 @@ concept exposing_optimizer = optimizer<T> && requires(T const& fixed, int layer)
   { fixed.gradients(layer) } -> std::convertible_to<std::span<float>>;
 };
 
-/// Models an optimizer whose weights can be read, so that ranks that hold the same can compare
-/// them.
+/// Models an optimizer whose weights can be read, for ranks that hold the same to compare them.
 ///
-/// `layer_size` is the number of weights of a layer, and `read_weights` copies them into memory of
-/// the host.
+/// `layer_size` is the number of weights of a layer; `read_weights` copies them to the host.
 template <class T>
 concept readable_optimizer =
     optimizer<T> &&
@@ -139,7 +136,7 @@ concept sharding_optimizer =
     };
 
 /// Models an optimizer that may have layers which each member of a tensor group has whole, such as
-/// norms, and biases behind a sum over the group. Their gradients are the same on all members, and
+/// norms, and biases after a sum over the group. Their gradients are the same on all members, and
 /// the norm of the model counts them once; every other layer is a part of its own.
 template <class T>
 concept replicating_optimizer = optimizer<T> && requires(T const& fixed, int layer) {
@@ -156,8 +153,6 @@ class optimizer_ref {
     requires(!std::same_as<std::remove_const_t<Optimizer>, optimizer_ref>)
   explicit optimizer_ref(Optimizer& optimizer) noexcept
       : object_(&optimizer), calls_(&calls_of<Optimizer>) {}
-
-  /// @return whether there is one
   [[nodiscard]] explicit operator bool() const noexcept { return calls_ != nullptr; }
   /// @return how many layers it has; 0 where there is none
   [[nodiscard]] int layers() const { return calls_ == nullptr ? 0 : calls_->layers(object_); }
@@ -173,7 +168,6 @@ class optimizer_ref {
   void hold(pass_context ctx) const {
     if (calls_->hold != nullptr) calls_->hold(object_, ctx);
   }
-  /// @return whether `hold` does something
   [[nodiscard]] bool holds() const noexcept { return calls_ != nullptr && calls_->hold != nullptr; }
   /// Makes the last step final.
   void commit(pass_context ctx) const { calls_->commit(object_, ctx); }
@@ -184,16 +178,14 @@ class optimizer_ref {
   [[nodiscard]] bool is_tied(int layer) const {
     return calls_->is_tied != nullptr && calls_->is_tied(object_, layer);
   }
-  /// @return how many weights each tied layer has; 0 where there is none
   [[nodiscard]] std::int64_t tied_weights() const {
     bool const ties = calls_ != nullptr && calls_->is_tied != nullptr;
     return ties ? calls_->tied_weights(object_) : 0;
   }
-  /// @return whether each member of a tensor group has all of a layer
   [[nodiscard]] bool is_replicated(int layer) const {
     return calls_->is_replicated != nullptr && calls_->is_replicated(object_, layer);
   }
-  /// @return whether it can say so of a layer
+  /// @return whether it may have replicated layers
   [[nodiscard]] bool marks_replicated() const noexcept { return calls_->is_replicated != nullptr; }
   [[nodiscard]] int tied_layers() const {
     int count = 0;
@@ -208,7 +200,6 @@ class optimizer_ref {
   void write_tied(std::span<float const> sum, pass_context ctx) const {
     calls_->write_tied(object_, sum, ctx);
   }
-  /// @return whether its gradients can be added up over replicas
   [[nodiscard]] bool reduces() const noexcept {
     return calls_ != nullptr && calls_->gradient_count != nullptr;
   }
@@ -232,15 +223,12 @@ class optimizer_ref {
   [[nodiscard]] std::span<float> gradients(int layer) const {
     return calls_->gradients(object_, layer);
   }
-  /// @return whether it can step some of its layers alone
   [[nodiscard]] bool shards() const noexcept {
     return calls_ != nullptr && calls_->share != nullptr;
   }
-  /// @return whether its weights can be read
   [[nodiscard]] bool reads() const noexcept {
     return calls_ != nullptr && calls_->layer_size != nullptr;
   }
-  /// @return how many weights a layer has, where they can be read
   [[nodiscard]] std::int64_t layer_size(int layer) const {
     return calls_->layer_size(object_, layer);
   }

@@ -42,8 +42,7 @@ class pass_context {
   /// a process the receiver gets the object itself, moved. To another process it goes by the
   /// `serializer` of its type.
   /// @param size  how many bytes it counts as; at least what the serializer states, if it has one
-  /// @throws error (bad_argument) when `size` is negative, or the place is on a device;
-  ///         std::bad_alloc
+  /// @throws error (bad_argument) when `size` is negative, or this is a device; std::bad_alloc
   template <edge_object Value>
   [[nodiscard]] object make_edge(Value value, bytes size) const {
     return {*memory_, std::move(value), size, purpose::edge};
@@ -58,7 +57,6 @@ class pass_context {
     return memory_->count_external(size, use);
   }
 
-  /// @return what kind of place this is
   [[nodiscard]] backend_kind kind() const noexcept { return kind_; }
   /// @return the backend's own handle; null on the host
   [[nodiscard]] void* native() const noexcept { return native_; }

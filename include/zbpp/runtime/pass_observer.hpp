@@ -45,8 +45,8 @@ concept observes_pairs = requires(T& observer) { observer.begin_pair(); };
 template <class T>
 concept checks_passes = requires(T& observer) { observer.check_pass(); };
 
-/// Models one that is told of the steps of a run behind its first: `begin_step`, with whether it is
-/// the next one or the same one anew.
+/// Models one that is told of the steps of a run after its first: `begin_step`, with whether it is
+/// the next one or the same one again.
 template <class T>
 concept observes_steps = requires(T& observer, bool is_next) { observer.begin_step(is_next); };
 

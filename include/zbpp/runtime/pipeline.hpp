@@ -50,8 +50,7 @@ class plan_runner;
 ///
 /// One call at a time: one that comes while another runs, from a callback, a flow or another
 /// thread, throws error (bad_argument) at once. docs/flows.md has a table of what is allowed when.
-/// @tparam Backend  `threads` or `virtual_time`, or one of a component: `asio::tcp`,
-///                  `cuda::device`, `nccl::ranks`
+/// @tparam Backend  `threads`, `virtual_time` or a component's, such as `asio::tcp`
 template <backend Backend>
 class pipeline {
  public:
@@ -61,8 +60,7 @@ class pipeline {
   ///                the order of the model: a container of one stage type or of `stage_ref`. They
   ///                must outlive the pipeline. Ranks run at once, so one object may serve two
   ///                stages of one rank only.
-  /// @param options  of optimizer steps, for stages with an `optimizer`, and of what ranks do while
-  ///                 they wait
+  /// @param options  of optimizer steps, for stages with an `optimizer`, and of ranks that wait
   /// @throws error (refused_program) with every fault that `verify` finds; (bad_argument) unless
   ///         there are as many as stages; what the backend throws. With one process per rank all
   ///         ranks throw what is wrong with the stages or options of one, and the run is over
@@ -74,12 +72,10 @@ class pipeline {
   pipeline& operator=(pipeline const&) = delete;
   ~pipeline();
 
-  /// Runs one optimizer step's worth of microbatches, and the optimizer steps of stages that have
-  /// one.
+  /// Runs the microbatches of an optimizer step, and the optimizer steps of stages with one.
   ///
   /// Blocks until the ranks of this process have stopped; their flows are destroyed and their
-  /// buffers returned. Ranks in other processes may still be running. Allocates nothing after the
-  /// first time.
+  /// buffers returned. Ranks elsewhere may still run. Allocates nothing but the first time.
   ///
   /// After a failure, a backend whose ranks all run in this process can step again (on GPUs, if
   /// CUDA can continue); the stages must first undo what W added up, or what an optimizer step
@@ -91,10 +87,10 @@ class pipeline {
   ///         wrong_size), or what failed in another process; see `failures()`
   step_result const& step();
 
-  /// Begins a step behind those that are under way, and returns.
+  /// Begins a step after those that are under way, and returns.
   ///
   /// Where as many are under way as `steps_at_once` of the backend says, it waits for the oldest
-  /// first. A step that fails takes those behind it with it: `get` throws the failure for each.
+  /// first. A step that fails takes those after it with it: `get` throws the failure for each.
   /// `step`, `run`, `evaluate` and `resume` first wait for all; so does the destructor.
   /// @return the step, whose `get` gives the result
   /// @throws as `step`, for what fails while it is issued or has failed in a step before; error
@@ -106,15 +102,14 @@ class pipeline {
   ///
   /// Where ranks agree on optimizer steps, a rank begins the next step when it is done with its own
   /// part of the last one; `on_step` is then called on the thread of a rank, while others go on.
-  /// All is final when `run` returns, and when it pauses. Otherwise this is as many calls of
-  /// `step`.
+  /// All is final when `run` returns or pauses. Otherwise it is as many calls of `step`.
   ///
   /// What `on_step` asks for happens at most two steps later, after the same step on all ranks,
   /// whichever of them asked. The run ends before if that many steps are not left.
   /// @param count  of steps, unless `on_step` or `on_pause` stops the run
   /// @param on_step  called with a `step_result const&`, which later steps overwrite; gives
   ///                 nothing or, on all ranks, an `after_step`. `state()` and `steps()` are those
-  ///                 behind that step then. What it throws ends the run as the failure of a rank
+  ///                 after that step then. What it throws ends the run as the failure of a rank
   /// @return the result of the last step
   /// @throws as `step`; error (bad_argument) unless `count` is at least 1
   template <std::invocable<step_result const&> OnStep>
@@ -164,7 +159,6 @@ class pipeline {
   /// Continues a training from where `state()` was taken.
   /// @throws error (bad_argument) when no training can have that state
   void resume(training_state const& state);
-  /// @return the plan it runs
   [[nodiscard]] plan const& planned() const noexcept { return plan_; }
   /// @return what the first rank here knows of its grid, for collective calls between two steps
   /// @throws as `failures`

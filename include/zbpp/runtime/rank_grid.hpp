@@ -20,17 +20,14 @@ namespace zbpp {
 /// returns at once, so a stage that is written for a grid runs without one, too.
 class rank_grid {
  public:
-  /// Is the grid of a run of one rank.
+  /// The grid of a run of one rank.
   rank_grid() = default;
-  /// Is at a place of a grid whose groups are given one by one, by `along`; for authors of
-  /// backends.
+  /// A place in a grid whose groups are given one by one, by `along`; for authors of backends.
   /// @param fail  called with the reason when the rank fails, to wake those that wait for it; none
   ///              where they learn of it in another way
   explicit rank_grid(
       grid_coordinates const& at, std::function<void(std::exception_ptr)> fail = {}) noexcept
       : at_(at), fail_(std::move(fail)) {}
-
-  /// @return where in the grid the rank is
   [[nodiscard]] grid_coordinates const& at() const noexcept { return at_; }
 
   /// @return the ranks that share the passes of a stage
@@ -42,14 +39,12 @@ class rank_grid {
   [[nodiscard]] group& expert() noexcept { return along(grid_axis::expert); }
   /// @return the replicas with the same experts
   [[nodiscard]] group& expert_data() noexcept { return along(grid_axis::expert_data); }
-  /// @return the group along an axis; along that of the pipeline a group of one, since its ranks
-  ///         exchange messages
+  /// @return the group along an axis; one alone along the pipeline, whose ranks exchange messages
   [[nodiscard]] group& along(grid_axis axis) noexcept {
     auto& found = groups_[static_cast<std::size_t>(axis)];
     if (found.size() > 1) found.place_ = &place_;  // those of one are everybody's
     return found;
   }
-  /// @return whether a group has another member
   [[nodiscard]] bool has_members() const noexcept {
     return std::ranges::any_of(groups_, [](group const& each) { return each.size() > 1; });
   }

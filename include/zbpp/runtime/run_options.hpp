@@ -20,8 +20,7 @@ enum class after_step : std::uint8_t {
   stop,   ///< it ends, after the same step on all ranks
 };
 
-/// Is what a run calls when it pauses: a callable that takes nothing and gives nothing, or an
-/// `after_step`.
+/// What a run calls when it pauses: it takes nothing, and gives nothing or an `after_step`.
 class pause_call {
  public:
   /// Calls nothing.
@@ -44,7 +43,6 @@ class pause_call {
   }
 
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(call_); }
-  /// @return whether it says what the run does next
   [[nodiscard]] bool decides() const noexcept { return decides_; }
   after_step operator()() const { return call_(); }
 
@@ -58,7 +56,7 @@ struct run_options {
   /// The run pauses when the number of steps, `pipeline::steps()`, is a multiple of this; 0: only
   /// when `on_step` asks for it. All ranks need the same.
   std::int64_t pause_every = 0;
-  /// Is called on the thread that called `run`, while no rank of this process is in a step, and all
+  /// Called on the thread that called `run`, while no rank of this process is in a step, and all
   /// steps so far are final. It may call `evaluate`, `state`, `steps`, `memory` and `failures`;
   /// with one process per rank all ranks make the same evaluations. What it throws ends the run as
   /// the failure of a rank.

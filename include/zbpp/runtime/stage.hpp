@@ -59,8 +59,7 @@ template <class Stage>
 concept warming_stage = stage<Stage> && requires(Stage& s, pass_context ctx) { s.warm_up(ctx); };
 
 /// Models a stage that is in another mode under `evaluate()`: from the call of
-/// `evaluation_scope()`, before the first F, until what that gave ends, also where the evaluation
-/// fails.
+/// `evaluation_scope()`, before the first F, until what that gave ends, even after a failure.
 template <class Stage>
 concept evaluating_stage = stage<Stage> && requires(Stage& s) {
   { s.evaluation_scope() } -> std::convertible_to<std::shared_ptr<void>>;
@@ -74,8 +73,7 @@ concept has_wrong_update = requires { &Type::update; } && !has_update<Type>;
 
 }  // namespace detail
 
-/// Refers to a stage of any type, so that a pipeline can be made of different ones. The stage must
-/// outlive it.
+/// Refers to a stage of any type, which must outlive it; a pipeline may have stages of many types.
 class stage_ref {
  public:
   /// Refers to `stage`.
@@ -122,7 +120,6 @@ class stage_ref {
   [[nodiscard]] bool has_update() const noexcept { return update_ != nullptr; }
   /// @return whether that takes how it is to step
   [[nodiscard]] bool takes_settings() const noexcept { return takes_settings_; }
-  /// @return the optimizer of the stage; none where it has none
   [[nodiscard]] optimizer_ref optimizer() const {
     return optimizer_ == nullptr ? optimizer_ref() : optimizer_(object_);
   }
@@ -180,8 +177,7 @@ concept plain_recompute_pass =
     };
 
 /// Turns an object with plain passes into a stage; it refers to the object, which must outlive it.
-/// Objects convert to it, so `std::vector<as_flow<Object>>` can be made of them and assigned from
-/// them.
+/// Objects convert to it, so a `std::vector<as_flow<Object>>` can be made of them.
 template <plain_passes Object>
 class as_flow {
  public:

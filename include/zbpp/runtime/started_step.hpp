@@ -12,8 +12,7 @@
 
 namespace zbpp {
 
-/// Names a step that `pipeline::step_async` has begun; cheap to copy, valid for the pipeline's
-/// life.
+/// Names a step that `pipeline::step_async` has begun; cheap to copy, valid as the pipeline is.
 template <class Pipeline>
 class started_step {
  public:
@@ -36,7 +35,7 @@ class started_step {
 
 namespace detail {
 
-/// Counts steps from the first that was begun to the last that is done or given up. Steps behind
+/// Counts steps from the first that was begun to the last that is done or given up. Steps after
 /// one that failed are given up with it.
 class step_queue {
  public:
@@ -61,12 +60,11 @@ class step_queue {
   }
   /// Notes that the results of all steps so far lose their places.
   void expire() noexcept { valid_from_ = begun_; }
-  /// Notes that the next step takes a place for its result, whether or not it comes to begin.
+  /// Reserves a place for the result of the next step, even if that never starts.
   /// @param places  how many there are
   void take_place(std::size_t places) noexcept {
     valid_from_ = std::max(valid_from_, begun_ + 1 - static_cast<std::int64_t>(places));
   }
-  /// @return whether the result of a step that is done is still there
   [[nodiscard]] bool has_result(std::int64_t ticket) const noexcept {
     return ticket >= valid_from_;
   }

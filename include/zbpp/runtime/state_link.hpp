@@ -66,7 +66,7 @@ class state_link {
   [[nodiscard]] virtual ticks arrival(int channel) const noexcept = 0;
   /// Takes the next state, which has arrived.
   virtual void take(int channel, std::vector<std::byte>& state) = 0;
-  /// Begins another step of a rank, or the same one anew.
+  /// Begins another step of a rank, or the same one again.
   /// @return false while something that the rank sent has not left
   [[nodiscard]] virtual bool begin_step(int rank) = 0;
   /// Ends a run: forgets what was not taken; only when no rank of this process is running.

@@ -31,8 +31,7 @@ struct step_result {
 
   /// @return whether every microbatch has a loss, and each is a finite number. Where it is false
   ///         after `unchecked` steps, weights may be ruined: such steps are taken whatever
-  ///         gradients are. It is false, too, in a process without the last stage, which knows no
-  ///         losses.
+  ///         gradients are. False, too, in a process without the last stage, which knows none.
   [[nodiscard]] bool has_finite_losses() const noexcept {
     for (double loss : losses)
       if (!std::isfinite(loss)) return false;

@@ -35,7 +35,7 @@ struct threads {
   /// thread, because a thread that waits for a message under way looks at nothing else.
   bool emulates_transfers = false;
   int spins = 0;  ///< how often a thread looks again before it sleeps
-  /// Is called on each thread, with its ranks, before its stages warm up, on all threads at the
+  /// Called on each thread, with its ranks, before its stages warm up, on all threads at the
   /// same time: for what a library keeps per thread, such as how many threads a kernel may use.
   /// What it throws, the pipeline's constructor throws.
   std::function<void(std::span<int const> ranks)> on_thread_start = {};
@@ -55,17 +55,12 @@ struct threads {
     /// @return the time of std::chrono::steady_clock
     [[nodiscard]] static ticks clock() noexcept;
 
-    /// Begins a pass. @return its start
     [[nodiscard]] ticks start(ticks, pass const&) const noexcept { return now(); }
-    /// Ends a pass. @return its end
     [[nodiscard]] ticks finish(ticks) const noexcept { return now(); }
-    /// @return when the rank goes on with what arrived
     [[nodiscard]] ticks reach(ticks) const noexcept { return now(); }
-    /// @return when a message that is sent now counts as arrived
     [[nodiscard]] ticks arrival_of_send(ticks transfer) const noexcept {
       return emulates_ ? now() + transfer : 0;
     }
-    /// @return whether that time has come
     [[nodiscard]] bool has_arrived(ticks arrival) const noexcept {
       return !emulates_ || now() >= arrival;
     }
@@ -82,8 +77,7 @@ struct threads {
   class executor;
 };
 
-/// Owns the threads of a pipeline. Neighbouring ranks share a thread where there are fewer threads
-/// than ranks.
+/// Owns the threads of a pipeline. Neighbouring ranks share one where there are fewer than ranks.
 class threads::executor : public one_process {
  public:
   /// Starts the threads; they sleep until `run`.
@@ -94,15 +88,12 @@ class threads::executor : public one_process {
   executor& operator=(executor const&) = delete;
   ~executor();
 
-  /// @return the wakeup that is notified when a message arrives for a rank
   [[nodiscard]] wakeup* wakeup_of(int rank) noexcept {
     return &wakeups_[detail::index(std::int64_t{rank} * count_ / ranks_)].wake;
   }
-  /// @return what a rank knows of its grid; null where there is none
   [[nodiscard]] rank_grid* grid_of(int rank) { return settings_.place.grid_of(rank); }
   /// @return whether each rank has a thread of its own
   [[nodiscard]] bool waits_idle() const noexcept { return count_ == ranks_; }
-  /// @return whether the times of messages are recorded
   [[nodiscard]] bool records_messages() const noexcept { return settings_.records_messages; }
   /// Starts the clocks of all ranks.
   void start_run() noexcept { epoch_ = pass_observer::clock(); }
@@ -147,7 +138,7 @@ class threads::executor : public one_process {
     auto& wake = wakeups_[detail::index(worker)].wake;
     for (;;) {
       // Read before the engines look, so that a notification meanwhile ends the wait.
-      auto const heard = wake.load(std::memory_order_acquire);
+      auto const count = wake.load(std::memory_order_acquire);
       bool is_blocked = false;
       Engine const* under_way = nullptr;  // blocked by the message that arrives first
       for (int rank : ranks) {
@@ -161,11 +152,11 @@ class threads::executor : public one_process {
       if (under_way != nullptr)
         under_way->time().sleep_until(under_way->blocked_until());
       else
-        wait(wake, heard);
+        wait(wake, count);
     }
   }
 
-  void wait(wakeup const& wake, std::uint32_t heard) const noexcept;
+  void wait(wakeup const& wake, std::uint32_t count) const noexcept;
 
   threads settings_;
   int ranks_;

@@ -51,7 +51,7 @@ struct stall_options {
 
 namespace detail {
 
-/// Is the learning rate of those who give none.
+/// The learning rate by default.
 struct default_rate {
   double operator()(std::int64_t) const noexcept { return 1e-3; }
 };
@@ -65,7 +65,7 @@ struct training_options {
   /// Gives the learning rate of an optimizer step, by the steps taken before; the same on all
   /// ranks, which call it on their own threads. Without one it is 0.001.
   std::function<double(std::int64_t)> learning_rate = detail::default_rate{};
-  /// Is called when the gradients of a stage are complete, before they are measured, on the rank of
+  /// Called when the gradients of a stage are complete, before they are measured, on the rank of
   /// the stage: what is added to them here counts, such as those of other replicas. It may block as
   /// long as that does not wait for another rank of this pipeline.
   std::function<void(int stage, pass_context)> on_gradients_ready{};
@@ -102,7 +102,7 @@ struct training_state {
   std::int64_t accumulated = 0;
   std::int64_t unagreed = 0;  ///< optimizer steps to come on which ranks do not agree
 
-  /// @return the state behind the last optimizer step, from which an accumulation begins anew, as
+  /// @return the state after the last optimizer step, from which an accumulation begins again, as
   ///         after a failure: its gradients are incomplete, so `skip` drops all of them
   [[nodiscard]] training_state at_last_update() const noexcept {
     auto earlier = *this;

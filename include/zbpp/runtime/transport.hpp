@@ -31,8 +31,7 @@ inline void notify(wakeup* wake) noexcept {
 ///
 /// Models also promise: messages of a channel arrive in the order of their sends; a send never
 /// blocks its caller, and relies on no receive being open; what is sent stays valid until it is
-/// retired; a channel's sender side and receiver side may be used by different threads, each by
-/// one.
+/// retired; a channel's two sides may be used by different threads, each by one.
 template <class T>
 concept transport = requires(
     T t,

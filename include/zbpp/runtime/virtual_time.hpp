@@ -66,16 +66,13 @@ struct virtual_time {
       if (noise_->late_start && !p.is_paired) now_ += noise_->late_start(rank_, p);
       return now_;
     }
-    /// Ends a pass. @return its end
     ticks finish(ticks cost) {
       return now_ +=
              noise_->pass_time && cost > 0 ? noise_->pass_time(rank_, running_, cost) : cost;
     }
     /// Takes time for something that is no pass.
     void spend(ticks time) noexcept { now_ += time; }
-    /// Waits for what arrives then. @return when the rank goes on
     ticks reach(ticks arrival) noexcept { return now_ = std::max(now_, arrival); }
-    /// @return when a message that is sent now will arrive
     [[nodiscard]] ticks arrival_of_send(ticks transfer) const {
       return now_ + (noise_->message_time ? noise_->message_time(rank_, transfer) : transfer);
     }
@@ -111,13 +108,10 @@ struct virtual_time {
 
     /// @return null: no thread sleeps
     [[nodiscard]] static constexpr wakeup* wakeup_of(int /*rank*/) noexcept { return nullptr; }
-    /// @return what a rank knows of its grid; null where there is none
     [[nodiscard]] rank_grid* grid_of(int rank) { return place_.grid_of(rank); }
     /// @return true: each rank has a clock of its own
     [[nodiscard]] static constexpr bool waits_idle() noexcept { return true; }
-    /// @return whether the times of messages are recorded
     [[nodiscard]] bool records_messages() const noexcept { return records_messages_; }
-    /// @return what states the times of passes and messages
     [[nodiscard]] problem const& stated() const noexcept { return stated_; }
     /// Does nothing: `observer_of` gives clocks that start at 0.
     static constexpr void start_run() noexcept {}

@@ -70,8 +70,7 @@ struct auto_settings {
   /// How many tensors of the size of a parameter its optimizer keeps, as Adam keeps 2: with the
   /// parameter and its gradient they are the `static_memory` of a layer that is measured.
   int optimizer_tensors = 2;
-  /// The leaves of a parameter that layers share, `tied_parameter::leaves()`; the optimizers need
-  /// them, too.
+  /// The leaves of a parameter that layers share, `tied_parameter::leaves()`, for optimizers, too.
   tensors tied = {};
   recompute_options recompute = {};  ///< of all stages
   /// Calls `keep_freed_memory()` for the process, unless the environment states its thresholds
@@ -142,8 +141,7 @@ template <optimizer_maker Make>
 /// measured costs, and stages keep their ranks. The pipeline keeps the layers of its own stages:
 /// where the model is a temporary, all others are freed. Where the backend is in a grid, each of
 /// its pipelines is a replica, and optimizers are such as replicas can add gradients up for.
-/// @param meeting  an `asio::rendezvous`, whose `collective_deadline` is longer than measuring
-///                 takes
+/// @param meeting  an `asio::rendezvous`, whose `collective_deadline` outlasts measuring
 /// @param by       the backend: an `asio::tcp`, with `intra_op_threads`
 /// @throws error as above, and then the run has failed for all processes, with the same text
 template <shares_costs Rendezvous, backend Backend, optimizer_maker Make>

@@ -28,14 +28,14 @@ namespace detail {
 /// Says what the files of a checkpoint have.
 class stored_entries;
 
-/// Is what a part loads: tensors to copy entries to, and what is done when all of them are there.
+/// What a part loads: tensors to copy entries to, and what is done when all of them are there.
 struct loading {
   std::vector<named_tensor> entries;
   std::vector<named_tensor> of_others;  // are there, and other replicas load them
   std::vector<std::function<void()>> afterwards;
 };
 
-/// Is what an optimizer keeps for the parameters of a part.
+/// What an optimizer keeps for the parameters of a part.
 struct saved_state {
   /// Adds undefined tensors for what other replicas keep.
   std::function<void(std::vector<named_tensor>& to)> save;
@@ -44,10 +44,8 @@ struct saved_state {
 
 /// Adds to the name of a parameter that of a field.
 [[nodiscard]] std::string state_name(std::string const& parameter, char const* field);
-/// @return whether a parameter has a state in a checkpoint
 [[nodiscard]] bool has_state(stored_entries& from, std::string const& parameter);
 [[nodiscard]] bool has_entry(stored_entries const& from, std::string const& name);
-/// @return whether a field was undefined when it was saved
 [[nodiscard]] bool is_undefined(stored_entries const& from, std::string const& name);
 /// Stands for a field that is undefined.
 [[nodiscard]] at::Tensor undefined_field();
@@ -69,7 +67,7 @@ enum class coverage : std::uint8_t {
   part,   ///< some parts of it: entries of others are left alone
 };
 
-/// Is what a checkpoint has of a part of a model: the parameters and buffers of a module, and what
+/// What a checkpoint has of a part of a model: the parameters and buffers of a module, and what
 /// an optimizer keeps for those that are trained, with their gradients. It refers to all of these.
 class model_part {
  public:

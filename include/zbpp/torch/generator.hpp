@@ -34,8 +34,7 @@ struct random_place {
 
 /// Scrambles 64 bits; different numbers give different ones.
 /// @source finalizer of SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number
-/// generators",
-///         OOPSLA 2014; constants: Stafford's variant 13 of MurmurHash3's finalizer
+///         generators", OOPSLA 2014; constants: Stafford's variant 13 of MurmurHash3's finalizer
 [[nodiscard]] constexpr std::uint64_t mix(std::uint64_t bits) noexcept {
   bits = (bits ^ (bits >> 30U)) * 0xbf58476d1ce4e5b9U;
   bits = (bits ^ (bits >> 27U)) * 0x94d049bb133111ebU;
@@ -57,8 +56,7 @@ struct random_place {
 /// Makes the generator of a place. On the CPU, all 64 bits of the key count, of which LibTorch's
 /// own seeding takes 32.
 /// @throws what LibTorch throws when it has no such device
-/// @source state of MT19937 filled by SplitMix64 (Matsumoto, Nishimura 1998: any state but zero
-/// will do)
+/// @source state of MT19937 filled by SplitMix64 (Matsumoto, Nishimura 1998: any state but zero)
 [[nodiscard]] inline at::Generator generator_for(
     random_place const& place, at::Device device = at::kCPU) {
   std::uint64_t const key = random_key(place);

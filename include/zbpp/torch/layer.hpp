@@ -31,7 +31,7 @@ concept sequential_module = requires(Model const& model) {
   model->end();
 };
 
-/// Is a layer of a model. Any `stage_module` becomes one.
+/// A layer of a model. Any `stage_module` becomes one.
 class layer {
  public:
   /// Takes a module, with its parameters and buffers, or a callable that has no parameters.
@@ -70,7 +70,7 @@ class layer {
   std::function<tensors(tensors const&)> forward_;
 };
 
-/// Is a model, or a part of one, as its layers in order, whose parameters it shares. Called, it
+/// A model, or a part of one, as its layers in order, whose parameters it shares. Called, it
 /// runs them one after another.
 class layer_sequence {
  public:
@@ -95,11 +95,9 @@ class layer_sequence {
     for (auto const& each : layers_) inputs = each(inputs);
     return inputs;
   }
-  /// @return the parameters of all layers, in order
   [[nodiscard]] tensors parameters() const;
   [[nodiscard]] module_list modules() const;
-  /// @return the parameters of all layers, then the buffers, by their names in the model: what a
-  ///         `model_part` of a checkpoint takes
+  /// @return parameters, then buffers, of all layers by names in the model, for a `model_part`
   [[nodiscard]] std::vector<named_tensor> entries() const;
   /// @return the layers from the number `first` to the one in front of `end`
   [[nodiscard]] layer_sequence part(int first, int end) const;

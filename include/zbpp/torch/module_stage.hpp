@@ -200,8 +200,6 @@ class module_stage : public module_flow {
     requires(!stage_module<Other> && !std::derived_from<Other, module_flow>)
   explicit module_stage(Other const& other, stage_ends = {}, Step step = {}, recompute_options = {})
       : module_flow(other), step_(std::move(step)) {}
-
-  /// @return what steps, as it was given
   [[nodiscard]] Step const& step() const noexcept { return step_; }
   [[nodiscard]] Step& optimizer()
     requires zbpp::optimizer<Step>

@@ -131,7 +131,6 @@ inline constexpr bool is_number = [] {
   return std::same_as<field, std::int64_t>;
 }();
 
-/// @return the key of a parameter in the state of an optimizer of LibTorch
 template <class Key>
 [[nodiscard]] Key state_key(at::Tensor const& parameter) {
   if constexpr (std::is_pointer_v<Key>) {

@@ -40,7 +40,7 @@ enum class rate_from : std::uint8_t {
 
 namespace detail {
 
-/// Is what an early step of a parameter may have to bring back.
+/// What an early step of a parameter may have to bring back.
 struct kept_parameter {
   bool is_stepped = false;  ///< an optimizer leaves alone what has no gradient
   at::Tensor weights;
@@ -63,8 +63,7 @@ void keep(at::Tensor& kept, at::Tensor const& value);
 /// by `step_settings::factor()`; so weights have the bits of a plain loop. An early one keeps the
 /// weights, and what the optimizer keeps for them, in memory of its own: for Adam 12 bytes for each
 /// weight, and 4 more with a loss scale. From then to the validation the parameters have no `grad`.
-/// A parameter is stepped if its `requires_grad` says so in the step, and loses its `grad`
-/// otherwise.
+/// A parameter without `requires_grad` in the step is not stepped, and loses its `grad`.
 ///
 /// Parameters may be of any type and on any device of LibTorch. The optimizer must not change
 /// gradients. LBFGS is refused, because it computes the loss several times in a step.
@@ -83,8 +82,7 @@ class optimizer_steps {
  public:
   /// @param tied  parameters that stages share: `tied_parameter::leaves()`
   /// @throws error (bad_argument) when the pointer is null, or a tied parameter is none of 32-bit
-  ///         floats, differs in size from the others, or has another rate than
-  ///         `training_options::learning_rate`
+  ///         floats, differs in size from others, or in rate from `training_options::learning_rate`
   optimizer_steps(std::shared_ptr<Optimizer> optimizer, rate_from rate, tensors tied = {})
       : optimizer_(std::move(optimizer)), rate_(rate), tied_(std::move(tied)) {
     zbpp::detail::require(
@@ -110,8 +108,6 @@ class optimizer_steps {
   }
 
   [[nodiscard]] Optimizer& libtorch() const noexcept { return *optimizer_; }
-
-  /// @return how many parameters there are, in all groups
   [[nodiscard]] int layers() const noexcept { return static_cast<int>(parameters_.size()); }
   /// Writes the states of the gradients.
   /// @throws error (bad_argument) when parameters were added to the optimizer or replaced, or tied
@@ -185,7 +181,6 @@ class optimizer_steps {
   [[nodiscard]] bool is_tied(int layer) const noexcept {
     return parameters_[static_cast<std::size_t>(layer)].is_tied;
   }
-  /// @return how many weights each tied parameter has; 0 where there is none
   [[nodiscard]] std::int64_t tied_weights() const noexcept { return tied_weights_; }
   /// Copies the gradients of the tied parameters, one after another.
   void read_tied(std::span<float> copy, pass_context) {
@@ -213,7 +208,6 @@ class optimizer_steps {
       gradient.copy_(at::from_blob(const_cast<float*>(sum.data()), each.value.sizes(), at::kFloat));
     }
   }
-  /// @return how many weights a parameter has
   [[nodiscard]] std::int64_t layer_size(int layer) const {
     return parameters_[static_cast<std::size_t>(layer)].value.numel();
   }
@@ -223,8 +217,7 @@ class optimizer_steps {
     auto const& weights = parameters_[static_cast<std::size_t>(layer)].value;
     at::from_blob(copy.data(), weights.sizes(), at::kFloat).copy_(weights);
   }
-  /// @return how many numbers `read_gradients` gives: the gradients of all parameters, and one for
-  ///         each parameter, which says whether it has one
+  /// @return numbers of `read_gradients`: all gradients, and for each parameter whether it has one
   [[nodiscard]] std::int64_t gradient_count() const noexcept {
     std::int64_t count = layers();
     for (auto const& each : parameters_) count += each.value.numel();

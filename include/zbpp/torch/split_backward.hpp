@@ -33,24 +33,21 @@ namespace zbpp::torch {
 ///
 /// Hooks on tensors of the graph, its inputs and outputs included, and hooks on its nodes run once,
 /// with the gradients that `backward()` gives them. For this B runs a node of its own parameters as
-/// a whole where a hook stands behind it. A function of the user that computes the gradients of an
+/// a whole where a hook stands after it. A function of the user that computes the gradients of an
 /// input and of a parameter together runs in both passes.
 ///
 /// The `grad` of inputs stays as it is.
 ///
 /// @source arXiv 2401.10241 sec. 2 (the split); LibTorch's engine runs the nodes that are ready in
-///         descending order of their making, which neither part changes, so sums have the same
-///         order.
+///         descending order of their making, which neither part changes, nor the order of sums.
 class split_backward {
  public:
   /// Holds nothing.
   split_backward() = default;
 
-  /// Takes the graph between inputs and outputs, right after F. It keeps the nodes, not the
-  /// tensors.
+  /// Takes the graph between inputs and outputs, right after F. It keeps nodes, not tensors.
   /// @param inputs what the stage received, as leaves: `x.detach().requires_grad_()`. Those that
-  /// need no
-  ///        gradient, such as tokens, get none. Nothing else may be computed from them.
+  ///        need no gradient, such as tokens, get none. Nothing else may be computed from them.
   /// @param outputs what it sends on, or the loss; do not change them in place afterwards
   /// @throws error (bad_argument) when an input is no leaf, or an output is undefined
   split_backward(at::TensorList inputs, at::TensorList outputs) {
@@ -93,11 +90,9 @@ class split_backward {
 
   /// B: computes the gradients of the inputs.
   /// @param gradients one for each output; undefined ones stand for zero, as for outputs that the
-  /// loss
-  ///        does not depend on. For a loss give `at::ones_like(loss)`.
+  ///        loss does not depend on. For a loss give `at::ones_like(loss)`.
   /// @return one for each input; undefined where an input needs none, or no output depends on it
-  /// @throws error (bad_argument) when B ran before, or the gradients do not fit; what LibTorch
-  /// throws
+  /// @throws error (bad_argument) when B ran before, or gradients do not fit; what LibTorch throws
   std::vector<at::Tensor> backward_input(std::vector<at::Tensor> gradients) {
     begin("backward_input", gradients);
     std::vector<at::Tensor> found = run_input(std::move(gradients));

@@ -58,8 +58,7 @@ inline constexpr std::size_t data_alignment = 64;
 
 }  // namespace detail
 
-/// Says how many bytes tensors take as the message of an edge: what `stage_costs::edge` has to be
-/// at least.
+/// Says how many bytes tensors take as the message of an edge: at most `stage_costs::edge`.
 [[nodiscard]] inline bytes edge_size(tensors const& all) {
   auto sum = detail::data_alignment;
   for (auto const& t : all)
@@ -76,7 +75,6 @@ struct zbpp::serializer<zbpp::torch::edge_tensors> {
   using edge_tensors = zbpp::torch::edge_tensors;
   using header = zbpp::torch::detail::tensor_header;
 
-  /// @return the bytes of all tensors
   static std::size_t size(edge_tensors const& from) {
     return static_cast<std::size_t>(zbpp::torch::edge_size(from.values));
   }

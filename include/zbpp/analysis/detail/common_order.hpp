@@ -17,7 +17,7 @@
 namespace zbpp::detail {
 
 /// Runs a program without times, in rounds: first at most one pass of every rank, then the sends
-/// behind them, one after another. Each receive is put where its rank stands at the send. So the
+/// after them, one after another. Each receive is put where its rank stands at the send. So the
 /// two ends of every message are neighbours in the order of the run, of which each row is a part,
 /// and no queue can hold up another.
 class common_order {
@@ -76,7 +76,7 @@ class common_order {
     return true;
   }
 
-  // What stands behind it, sends above all.
+  // What stands after it, sends above all.
   bool follow(int rank) {
     auto const begin = next_[index(rank)];
     for (; !has_ended(rank) && !may_wait(current(rank)); ++next_[index(rank)])
@@ -110,8 +110,7 @@ class common_order {
     return (down ? activation_sent_ : gradient_sent_)(i.stage, i.microbatch) != 0;
   }
 
-  // What is sent in front of a validation is received in front of one, too, where it may be sent
-  // again.
+  // What may be sent again in front of a validation is received in front of one, too.
   [[nodiscard]] bool may_validate(int rank) {
     if (!may_go_back_) return true;
     if (!is_at_validation_[index(rank)]) ++at_validation_;

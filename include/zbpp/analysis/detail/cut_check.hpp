@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Checks where ranks validate: between the norm and the optimizer steps of one step, or early in
-// the next one, behind passes that can run again and at a cut that no message crosses. Of the first
+// the next one, after passes that can run again and at a cut that no message crosses. Of the first
 // ranks alone those may do so early that step at once.
 #pragma once
 
@@ -20,7 +20,7 @@
 namespace zbpp::detail {
 
 /// Checks a program in which every rank has a norm, a validation and the steps of its stages, each
-/// once and the steps behind the norm.
+/// once and the steps after the norm.
 class cut_check {
  public:
   /// @param norm_at      by rank, the position of its norm

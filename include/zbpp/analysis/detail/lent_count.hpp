@@ -59,7 +59,7 @@ class lent_count {
     for (auto& each : lent_) each.clear();
     in_use_ = 0;
   }
-  /// Begins the next step of the rank, or the same one anew: what it sent counts as an edge no
+  /// Begins the next step of the rank, or the same one again: what it sent counts as an edge no
   /// longer, and is proved to be free by the next message of whoever has it.
   void begin_again() noexcept {
     for (auto& each : lent_)

@@ -28,7 +28,6 @@ class line_times {
   }
 
   [[nodiscard]] std::size_t lines() const noexcept { return lines_; }
-  /// @return what pass number `n` of a line takes
   [[nodiscard]] ticks of(std::size_t line, std::int64_t n) const noexcept {
     return each_[index(n) * step_ + line];
   }

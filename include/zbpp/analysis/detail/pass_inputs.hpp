@@ -25,8 +25,7 @@ class pass_inputs {
         forward_(problem.stages(), problem.microbatches(), never),
         backward_(problem.stages(), problem.microbatches(), never) {}
 
-  /// @return when the input of a pass is there: 0 for those that need none, `never` for those whose
-  ///         input nobody has made yet
+  /// @return when the input of a pass is there: 0 if it needs none, `never` if not made yet
   [[nodiscard]] ticks operator()(pass const& p) const {
     switch (p.kind) {
       case pass_kind::forward:

@@ -38,7 +38,6 @@ class pass_lines {
 
   [[nodiscard]] std::size_t size() const noexcept { return times_.lines(); }
   [[nodiscard]] line_times const& times() const noexcept { return times_; }
-  /// @return the mark of a line, `none` if it has no pass
   [[nodiscard]] ticks mark(std::size_t line) const noexcept { return mark_[line]; }
   /// @return the head of the first pass of a line, `none` if it has no pass
   [[nodiscard]] ticks first(std::size_t line) const noexcept { return first_[line]; }

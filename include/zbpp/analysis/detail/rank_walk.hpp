@@ -11,8 +11,7 @@
 namespace zbpp::detail {
 
 /// Walks the rows of all ranks. A rank goes on until its row ends or it is blocked by what another
-/// rank has yet to do; whoever does that wakes it. While each step wakes at most one rank, the walk
-/// is linear.
+/// rank has yet to do; whoever does that wakes it. Linear while a step wakes one rank at most.
 class rank_walk {
  public:
   explicit rank_walk(int ranks) : next_(index(ranks), 0), is_blocked_(next_.size(), false) {
@@ -38,7 +37,6 @@ class rank_walk {
   }
 
   [[nodiscard]] bool is_blocked(int rank) const { return is_blocked_[index(rank)]; }
-  /// @return how far a rank has come in its row
   [[nodiscard]] std::size_t position(int rank) const { return next_[index(rank)]; }
 
  private:

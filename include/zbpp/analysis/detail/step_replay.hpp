@@ -18,19 +18,19 @@
 
 namespace zbpp::detail {
 
-/// Is what brings a pass its input from another rank.
+/// What brings a pass its input from another rank.
 struct replay_input {
   int from = -1;         // the node that makes it; below 0 there is none
   zbpp::pass pass = {};  // that needs it
   ticks stated = 0;      // what its message takes by the problem
   ticks sent_late = 0;   // how long after the end of that node it was sent; 0 where it is not known
-  ticks took = 0;        // behind that; where nobody waited for it no more than it can have taken
+  ticks took = 0;        // after that; where nobody waited for it no more than it can have taken
 
   // How long after the end of that node it was there.
   [[nodiscard]] ticks behind() const noexcept { return sent_late + took; }
 };
 
-/// Is a pass, or a pair, of a measured step.
+/// A pass, or a pair, of a measured step.
 struct replay_node {
   int rank = 0;
   zbpp::pass pass = {};                   // of a pair the F
@@ -63,7 +63,6 @@ class step_replay {
         first_[index(rank)], first_[index(rank) + 1] - first_[index(rank)]);
   }
   [[nodiscard]] int ranks() const noexcept { return static_cast<int>(first_.size()) - 1; }
-  /// @return whether a record of messages was given
   [[nodiscard]] bool has_messages() const noexcept { return has_messages_; }
   /// @return when the first pass started, in the clock of the measured step
   [[nodiscard]] ticks begin() const noexcept { return begin_; }
@@ -104,7 +103,7 @@ class step_replay {
 
   std::vector<replay_node> nodes_;
   std::vector<std::size_t> first_;  // of each rank, and their number
-  std::vector<std::size_t> order_;  // in which each stands behind its inputs
+  std::vector<std::size_t> order_;  // in which each stands after its inputs
   ticks begin_ = 0;
   std::size_t last_ = 0;
   bool has_messages_ = false;

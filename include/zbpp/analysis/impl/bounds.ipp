@@ -80,7 +80,7 @@ work_of(bound_terms const& terms, problem const& problem, int rank) {
 }
 
 /// @return how many stages from 0 on have a rank each: it is known when their first F starts
-[[nodiscard]] ZBPP_INLINE int straight_stages(placement const& placement) {
+[[nodiscard]] ZBPP_INLINE int leading_distinct_ranks(placement const& placement) {
   std::vector<bool> met(index(placement.ranks()), false);
   int s = 0;
   for (; s < placement.stages() && !met[index(placement.rank_of(s))]; ++s)
@@ -91,8 +91,7 @@ work_of(bound_terms const& terms, problem const& problem, int rank) {
 /// Looks at a problem from each of its ranks. It refers to what it is made of.
 ///
 /// A rank begins with F of the first microbatch on its first stage. Where it is known when, the
-/// rank shares the heads that count from the start of stage 0. Other ranks count from their own
-/// first start.
+/// rank shares the heads that count from the start of stage 0. Others count from their own.
 class rank_views {
  public:
   rank_views(bound_terms const& terms, placement const& placement)
@@ -113,7 +112,7 @@ class rank_views {
   bound_terms const& terms_;
   placement const& where_;
   std::vector<memory_terms> memory_ = all_memory_terms(terms_, where_);
-  int straight_ = straight_stages(where_);
+  int straight_ = leading_distinct_ranks(where_);
   rank_view first_{terms_, where_, memory_, where_.rank_of(0)};
   pass_heads heads_{first_};
 };
@@ -152,7 +151,7 @@ inline constexpr double most_first_waits = 1e6;
 [[nodiscard]] ZBPP_INLINE bool has_first_waits(problem const& problem, bound_terms const& terms) {
   auto const& placement = problem.placement();
   if (!terms.are_alike() || has_one_chunk(problem) ||
-      straight_stages(placement) < placement.ranks())
+      leading_distinct_ranks(placement) < placement.ranks())
     return false;
   auto const m = static_cast<double>(problem.microbatches());
   double most = 0;  // pairs of numbers of F that fit a rank
@@ -176,7 +175,7 @@ inline constexpr double most_windows_effort = 2e7;
 /// effort is enough to look at all passes a few times.
 [[nodiscard]] ZBPP_INLINE bool has_windows(problem const& problem, double effort) {
   auto const& placement = problem.placement();
-  if (straight_stages(placement) < placement.ranks()) return false;
+  if (leading_distinct_ranks(placement) < placement.ranks()) return false;
   double once = 0;
   for (int r = 0; r < placement.ranks(); ++r) {
     auto const lines = 3 * static_cast<double>(placement.stages_of(r).size());

@@ -92,8 +92,7 @@ class deadlock_search {
     return true;
   }
 
-  // Completes the next message of a channel if it is first at both ends, then whatever stood
-  // behind.
+  // Completes the next message of a channel if it is first at both ends, then what followed.
   void complete(int first) {
     ready_.push_back(first);
     while (!ready_.empty()) {

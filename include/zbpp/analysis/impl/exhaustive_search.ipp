@@ -81,7 +81,7 @@ class exhaustive_search {
     add_options(chosen, settled);
     auto const end = options_.size();
     for (auto i = begin; i < end; ++i) {
-      auto const next = options_[i];  // more are added behind it meanwhile
+      auto const next = options_[i];  // more are added after it meanwhile
       if (next.known) {
         visit_with(chosen, next);
       } else {
@@ -128,7 +128,7 @@ class exhaustive_search {
     return false;
   }
 
-  // Puts the options of a rank behind all others, the most promising first.
+  // Puts the options of a rank after all others, the most promising first.
   void add_options(int rank, bool settled) {
     auto const begin = static_cast<std::ptrdiff_t>(options_.size());
     state_.add_options(rank, settled, options_);

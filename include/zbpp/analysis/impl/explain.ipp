@@ -32,7 +32,7 @@ struct rank_waits {
   ticks optimizer = 0;
 };
 
-/// @return whether a pass started behind the arrival of its messages, as far as that is known
+/// @return whether a pass started after the arrival of its messages, as far as that is known
 [[nodiscard]] ZBPP_INLINE bool is_taken_late(step_replay const& step, replay_node const& node) {
   return step.has_messages() && node.has_inputs() && node.late > 0;
 }
@@ -101,7 +101,6 @@ waits_of(step_replay const& step, int rank, ticks own_end, ticks end) {
 
 // ---- the critical path -------------------------------------------------------------------------
 
-/// @return the numbers of its nodes, the first one first
 [[nodiscard]] ZBPP_INLINE std::vector<std::size_t> critical_nodes(step_replay const& step) {
   auto const nodes = step.nodes();
   std::vector<std::size_t> path;

@@ -130,7 +130,7 @@ class lowering {
     return p.makes_input_gradient() ? map_.of_gradient(p.stage) : channel_map::none;
   }
 
-  // A receive may not stand behind one that was sent later, so it opens no later than any of those.
+  // A receive may not stand after one that was sent later, so it opens no later than any of those.
   // Where the rank validates, it has opened all messages of the cut and no other.
   void open_in_order(std::vector<message>& messages, int rank) const {
     auto const cut = cut_.empty() ? 0 : cut_[index(rank)];
@@ -184,7 +184,7 @@ class lowering {
     return options_.step == step_kind::unchecked && !is_tied_[index(stage)];
   }
 
-  // Behind all passes, in the order in which the reductions began, so that each stage whose sums
+  // After all passes, in the order in which the reductions began, so that each stage whose sums
   // are here steps while others wait.
   void emit_reduced(int rank, rows<instruction>& result) const {
     auto stages = schedule_.placement().stages_of(rank);
@@ -216,7 +216,7 @@ class lowering {
     result.push({kind, p.stage, p.microbatch});
   }
 
-  // Behind all passes, for a GPU has to be done with them before the host gets the gradients.
+  // After all passes, for a GPU has to be done with them before the host gets the gradients.
   void emit_tied(int rank, rows<instruction>& result) const {
     using enum instruction_kind;
     bool const steps = options_.step == step_kind::unchecked;

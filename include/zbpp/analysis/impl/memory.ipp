@@ -170,7 +170,7 @@ ZBPP_INLINE std::vector<bytes> arena_sizes(
       return each.kind == instruction_kind::validate;
     });
     if (validates == row.end()) continue;
-    // Steps follow one another, and one may begin anew where it validates the one before.
+    // Steps follow one another, and one may begin again where it validates the one before.
     lent.begin_again();
     walk({row.begin(), validates});
     lent.begin_again();

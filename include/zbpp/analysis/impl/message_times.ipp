@@ -22,7 +22,7 @@ namespace zbpp {
 
 namespace detail {
 
-/// Is a message between ranks in a measured step.
+/// A message between ranks in a measured step.
 struct measured_message {
   int from;
   int to;

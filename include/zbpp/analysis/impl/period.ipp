@@ -47,7 +47,7 @@ class step_paths {
     put_in_sequence(schedule, problem);
   }
 
-  /// Is a `step_walk`. @complexity O(passes)
+  /// A `step_walk`. @complexity O(passes)
   void walk(std::vector<path_end>& ranks, std::vector<int> const& fractions) {
     auto const is_later = [&](path_end const& a, path_end const& b) {
       if (b.source == path_end::nowhere || a.time != b.time)
@@ -71,7 +71,6 @@ class step_paths {
   }
   /// @return when each rank began its first pass on the last walk; 0 where no path led there
   [[nodiscard]] std::vector<ticks> const& first_starts() const noexcept { return first_starts_; }
-  /// @return how many passes a walk goes through
   [[nodiscard]] std::size_t passes() const noexcept { return sequence_.size(); }
 
  private:
@@ -225,8 +224,7 @@ class critical_cycle {
     return false;
   }
 
-  // Looks for a cycle in the paths; the longest one closes with a step back when it is longer than
-  // the mean.
+  // Looks for a cycle in the paths; the longest closes with a step back if longer than the mean.
   [[nodiscard]] bool closes_cycle(int farthest) {
     std::vector<int> seen(paths_.size(), path_end::nowhere);  // on the way back from which rank
     for (int last = 0; last < static_cast<int>(seen.size()); ++last) {

@@ -87,11 +87,11 @@ ZBPP_INLINE ticks lower_bound_with_reductions(problem const& problem) {
 
 namespace detail {
 
-/// Is a stage of which W stand at the end of a row.
+/// A stage of which W stand at the end of a row.
 struct ending_stage {
   int stage = 0;
   ticks work = 0;  // of these W
-  ticks sum = 0;   // over the replicas, behind them
+  ticks sum = 0;   // over the replicas, after them
 
   // Johnson's rule: first those whose sum takes longer, the shortest work first; then the others,
   // the longest sum first.

@@ -232,7 +232,7 @@ ZBPP_INLINE void step_replay::find_waits() {
   auto const channel = [&](replay_node const& node, replay_input const& input) -> ticks& {
     return longer(nodes_[index(input.from)].rank, node.rank);
   };
-  // The input that is there last, and behind the rank; with when that is.
+  // The input that is there last, and after the rank; with when that is.
   auto const last_of = [&](replay_node const& node, auto const& time_of) {
     std::pair last(-1, free_before(node));
     for (int i = 0; i < 2; ++i)

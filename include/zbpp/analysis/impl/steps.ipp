@@ -74,7 +74,6 @@ class steps_walk {
     ++steps_;
   }
 
-  /// @return when each rank was done with its part of the steps so far
   [[nodiscard]] std::vector<ticks> const& clocks() const noexcept { return clocks_; }
   /// Forgets the times of passes and updates so far, which `times` would give.
   void forget() {
@@ -209,7 +208,7 @@ class steps_walk {
   std::vector<int> first_stages_;       // by rank
   std::vector<agreement_times> times_;  // by rank
   std::vector<bool> is_late_;           // by rank, whether it validates the step before
-  int holding_ = none;                  // the rank behind those that go on
+  int holding_ = none;                  // the rank after those that go on
   bool is_last_ = false;
   int steps_ = 0;
   std::vector<ticks> clocks_;

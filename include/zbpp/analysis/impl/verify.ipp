@@ -31,8 +31,7 @@ namespace zbpp {
 namespace detail {
 
 /// Collects what is wrong with the instructions of a program, one property after another. A
-/// property is looked at only where those it builds on hold, so that one mistake is not told many
-/// times.
+/// property is checked only where those it builds on hold, so that a mistake is told once.
 class verification {
  public:
   explicit verification(program const& program)
@@ -194,8 +193,7 @@ class verification {
 
   // Where gradients of one stage are added up over replicas, those of all are, or replicas would
   // drift apart. All replicas run this program, so an instruction that one of them waits for stands
-  // in front of the one that waits on every replica: none of them waits for ever that does not
-  // alone.
+  // in front of the one that waits on each: none waits for ever that does not alone.
   void check_reductions() {
     using enum instruction_kind;
     auto const is_absent = [](std::int32_t position) { return position == absent; };

@@ -68,7 +68,6 @@ struct message_frame {
   std::uint32_t credit = 0;    ///< of a message: for the channel the other way
   std::array<std::uint64_t, message::max_buffers> sizes{};  ///< of the parts, in bytes
 
-  /// @return how many bytes the parts have together
   [[nodiscard]] std::uint64_t payload() const noexcept {
     std::uint64_t sum = 0;
     for (std::size_t i = 0; i < parts; ++i) sum += sizes[i] == no_buffer ? 0 : sizes[i];
@@ -193,11 +192,10 @@ inline std::size_t encode(message_frame const& f, std::byte* to) noexcept {
 namespace net = ::boost::asio;
 using ::boost::system::error_code;
 
-/// Is a socket without the costs of a type-erased executor.
+/// A socket without the costs of a type-erased executor.
 using tcp_socket = net::basic_stream_socket<net::ip::tcp, net::io_context::executor_type>;
 
-/// Takes a connection over from its type-erased executor, and has it behave. Call only on the I/O
-/// thread.
+/// Takes a connection from its type-erased executor, and sets it up. Only on the I/O thread.
 [[nodiscard]] tcp_socket own_socket(
     accepted_socket connected, io_loop& loop, tcp_settings const& settings, error_code& failure);
 
@@ -212,7 +210,6 @@ struct channel_name {
   lost_handler const* on_lost;
   std::string_view axis = {};  ///< of the group that it connects members of; else none
 
-  /// @return what it is called in an error
   [[nodiscard]] std::string text() const {
     auto const between = "rank " + std::to_string(ends.from) +
                          (axis.empty() ? " to rank " : " and rank ") + std::to_string(ends.to);
@@ -451,8 +448,7 @@ class receive_buffer_ring {
 class outgoing {
  public:
   /// @param most     bytes of a message
-  /// @param reverse  room of the channel the other way, which messages of this one tell about; may
-  ///                 be null
+  /// @param reverse  room of the channel the other way, which messages tell about; may be null
   outgoing(channel_name const& name, std::uint64_t most, credit_given* reverse)
       : socket_(name, *this),
         ring_(std::bit_ceil(zbpp::detail::index(name.ends.in_flight) + 1)),
@@ -480,15 +476,12 @@ class outgoing {
     place.msg = std::move(msg);
     place.step = step_;
     place.sequence = static_cast<std::uint32_t>(number - first_);
-    // Release: the I/O thread that sees the number sees the message, and what the pass wrote into
-    // it.
+    // Release: the I/O thread that sees the number sees the message and what it holds.
     published_.store(number + 1, std::memory_order_release);
   }
-  /// @return whether all that was sent is in the kernel
   [[nodiscard]] bool is_flushed() const noexcept {
     return written_.load(std::memory_order_acquire) == published_.load(std::memory_order_relaxed);
   }
-  /// @return whether the first `count` messages of this step are in the kernel
   [[nodiscard]] bool has_written(std::int32_t count) const noexcept {
     return written_.load(std::memory_order_acquire) >= first_ + static_cast<std::uint32_t>(count);
   }
@@ -527,7 +520,7 @@ class outgoing {
     }
   }
   /// Takes a new credit: how many messages the receiver has had room for.
-  void hear(std::uint32_t allowed) {
+  void on_credit(std::uint32_t allowed) {
     auto const more = static_cast<std::int32_t>(allowed - allowed_);
     if (more <= 0) return;  // older than the one known: it came by the slower route
     auto const written = static_cast<std::uint32_t>(written_.load(std::memory_order_relaxed));
@@ -556,7 +549,7 @@ class outgoing {
       if (!reading.wrong.empty()) return socket_.lose(reading.wrong);
       if (reading.size == 0) break;
       left = left.subspan(reading.size);
-      hear(next.credit);
+      on_credit(next.credit);
     }
     std::copy(left.begin(), left.end(), input_.begin());
     input_size_ = left.size();
@@ -565,7 +558,7 @@ class outgoing {
   void on_writable() { pump(); }
 
  private:
-  // A message as small as this is put behind its header rather than written from where it is.
+  // A message as small as this is put after its header rather than written from where it is.
   static constexpr std::size_t most_copied = 256;
 
   struct entry {
@@ -690,8 +683,7 @@ class incoming {
 
   // For the engine.
 
-  /// Sets the first blocks aside; once, in `io_loop::exclusively`.
-  /// @throws std::bad_alloc
+  /// Sets the first blocks aside; once, in `io_loop::exclusively`. @throws std::bad_alloc
   void supply_first(arena& memory, wakeup* wake) {
     std::vector<receive_buffer> first(blocks_);
     if (largest_ > 0)
@@ -700,13 +692,12 @@ class incoming {
     wake_ = wake;
     is_bound_ = true;
   }
-  /// @return whether a message of this step is there
   [[nodiscard]] bool has_arrived(std::int32_t sequence) const noexcept {
     auto const number = first_ + static_cast<std::uint32_t>(sequence);
     // Acquire: pairs with the release in `finish`.
     return number < arrived_.load(std::memory_order_acquire) && at(number).step == step_;
   }
-  /// @return when all of such a message had been read
+  /// @return when all of a message that is there had been read
   [[nodiscard]] std::chrono::steady_clock::time_point arrived_at(
       std::int32_t sequence) const noexcept {
     return at(first_ + static_cast<std::uint32_t>(sequence)).arrived_at;
@@ -732,7 +723,7 @@ class incoming {
         msg.push_back(std::move(own));
       }
     }
-    is_urgent = let_go(place);
+    is_urgent = recycle(place);
     return msg;
   }
   /// Releases messages that were not taken and begins the next step. Messages of later steps
@@ -745,7 +736,7 @@ class incoming {
     for (; first_ < end; ++first_) {
       auto& place = at(first_);
       if (place.step >= step_) break;
-      if (place.is_full.load(std::memory_order_relaxed)) let_go(place);
+      if (place.is_full.load(std::memory_order_relaxed)) recycle(place);
     }
   }
 
@@ -821,9 +812,9 @@ class incoming {
   }
 
   // Gives a block back to the I/O thread. Returns whether the sender has to be told.
-  bool let_go(entry& place) noexcept {
+  bool recycle(entry& place) noexcept {
     boxes_.push(std::move(place.box));
-    // Release: the I/O thread that sees that there is room fills the entry anew.
+    // Release: the I/O thread that sees that there is room fills the entry again.
     place.is_full.store(false, std::memory_order_release);
     return given_.supply();
   }
@@ -859,10 +850,10 @@ class incoming {
     if (next_.has_credit) {
       if (reverse_ == nullptr)
         return socket_.lose("found a credit; there is no channel the other way");
-      reverse_->hear(next_.credit);
+      reverse_->on_credit(next_.credit);
     }
     auto const number = arrived_.load(std::memory_order_relaxed);
-    // Acquire: pairs with the release in `let_go`.
+    // Acquire: pairs with the release in `recycle`.
     if (!given_.use() || at(number).is_full.load(std::memory_order_acquire))
       return socket_.lose(
           "found message " + std::to_string(next_.sequence) + " of step " +

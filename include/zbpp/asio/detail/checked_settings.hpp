@@ -83,8 +83,7 @@ inline constexpr std::chrono::milliseconds longest_join_pause{1000};
   return address;
 }
 
-/// @return the host that others are told, where this process knows one; empty: the one that its
-///         connections show
+/// @return the host that others are told; empty: the one that the connections of this process show
 [[nodiscard]] inline std::string host_to_tell(rendezvous_settings const& s) {
   if (!s.advertise.empty()) return s.advertise;
   auto const address = bind_address(s);
@@ -152,8 +151,7 @@ struct meeting_place {
 
 // Times that follow from the deadlines of a run.
 
-/// @return how often a rank shows that it lives: a rank that stops is given up `deadline` after it
-///         did so last, so this is how much sooner than `deadline` that may be
+/// @return how often a rank shows that it lives: so much sooner than `deadline` it may be given up
 [[nodiscard]] inline std::chrono::milliseconds heartbeat_of(rendezvous_settings const& s) {
   return std::max(std::min(s.deadline, s.stall_deadline) / 10, std::chrono::milliseconds(1));
 }

@@ -32,8 +32,7 @@
 
 namespace zbpp::asio::detail {
 
-// What a rank says of another one that it has lost, and how that is listed beside what ranks say of
-// themselves.
+// What a rank says of another one that it has lost, beside what ranks say of themselves.
 
 [[nodiscard]] inline std::string silence_text(std::chrono::milliseconds deadline) {
   return "has not been heard for " + seconds_text(deadline) +
@@ -43,7 +42,7 @@ namespace zbpp::asio::detail {
   return "its process has ended or its connection broke (" + reason + ")";
 }
 
-/// @param calls  who called what, of which the rank that has left is no part; may be empty
+/// @param calls  calls of the ranks that remain, as text; may be empty
 [[nodiscard]] inline std::string left_text(std::string const& calls) {
   return calls.empty() ? "left the run" : "left the run; " + calls;
 }
@@ -79,7 +78,7 @@ inline void attach(
 // A rank's side of a run, the same on every rank: it is let in, takes part in collectives, reports
 // what goes wrong here, and learns what went wrong first.
 
-/// Is the client end of the control connection of one rank: joins, reports local failures, and
+/// The client end of the control connection of one rank: joins, reports local failures, and
 /// receives rank 0's verdict. Rank 0 has one too, without a socket. Used on the I/O thread alone.
 class client final : public connection_owner {
  public:
@@ -98,13 +97,13 @@ class client final : public connection_owner {
             io, settings.deadline, [this] { return silence(); }, [this] { give_up_rank_0(); }),
         others_notice_(io) {}
 
-  /// Has rank 0 in this process.
+  /// Connects to a coordinator in this process.
   void use(local_sender to_rank_0, local_call begins) {
     to_coordinator_ = std::move(to_rank_0);
     begins_ = std::move(begins);
     pulse_.start();
   }
-  /// Has rank 0 at the other end of a connection, and asks to join.
+  /// Connects to rank 0 by a connection, and asks to join.
   /// @param when_lost  told why, when the connection ends before the run is complete
   void use(
       std::shared_ptr<control_connection> to_rank_0,
@@ -211,7 +210,7 @@ class client final : public connection_owner {
     return std::move(outcome->parts);
   }
 
-  /// Tells rank 0 what this rank asks for behind a step; `decision` gives what comes of it.
+  /// Tells rank 0 what this rank asks for after a step; `decision` gives what comes of it.
   void propose(after_step next) {
     decision_.reset();
     has_proposed_ = true;
@@ -220,7 +219,6 @@ class client final : public connection_owner {
     else
       send(control_kind::propose, write(next));
   }
-  /// @return what all ranks do, once all have proposed
   [[nodiscard]] std::optional<after_step> decision() const noexcept { return decision_; }
 
   /// Ends the run for this rank by what it knows itself.
@@ -262,7 +260,6 @@ class client final : public connection_owner {
   }
 
   [[nodiscard]] state now() const noexcept { return state_; }
-  /// @return whether the run has failed and every rank that can be reached knows of it
   [[nodiscard]] bool are_all_informed() const noexcept { return are_all_informed_; }
   /// @return whether this rank knows that the run has failed; any thread may ask
   [[nodiscard]] bool is_told_of_failure() const noexcept {
@@ -277,7 +274,6 @@ class client final : public connection_owner {
     return connection_ != nullptr && connection_->is_open();
   }
   [[nodiscard]] roster const& everybody() const noexcept { return roster_; }
-  /// @return why this rank was refused, or what ended the run, the first one first
   [[nodiscard]] std::vector<rank_failure> const& failures() const noexcept { return failures_; }
   [[nodiscard]] progress_board& board() noexcept { return board_; }
 
@@ -371,7 +367,7 @@ class client final : public connection_owner {
 
   void beat(bool was_late) {
     auto const now = steady::now();
-    if (connection_ != nullptr && was_late) connection_->excuse(now);
+    if (connection_ != nullptr && was_late) connection_->reset_silence(now);
     if (connection_ != nullptr && connection_->is_behind()) return;
     wire_writer to;
     put(to, progress_.read(now));

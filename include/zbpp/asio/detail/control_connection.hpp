@@ -61,7 +61,7 @@ enum class control_kind : std::uint8_t {
   stop,       ///< rank_failure: the first of the run
   all_informed,  ///< nothing; every rank knows of the failure, as far as it can be reached
   verdict,       ///< failures: all of the run, the first one first
-  propose,       ///< to rank 0: after_step, what the rank asks for behind a step
+  propose,       ///< to rank 0: after_step, what the rank asks for after a step
   decide,        ///< after_step: the most that a rank has asked for
   begin,         ///< to rank 0: rank_call of a pipeline that begins to run
   leave,         ///< to rank 0: number of a pipeline (32 bits); the sender has destroyed it
@@ -70,7 +70,6 @@ enum class control_kind : std::uint8_t {
 };
 inline constexpr auto last_control_kind = control_kind::reply;
 
-/// @return what to throw for a frame that is not for who received it
 [[nodiscard]] inline error wrong_kind(control_kind kind, char const* why) {
   return error(
       errc::bad_format,
@@ -95,7 +94,6 @@ struct collective_call {
   blob part;
   rank_call by = {};  ///< the call of the user that makes this one
 
-  /// @return the call of the user, as in "broadcast from rank 2"
   [[nodiscard]] std::string name() const { return by.name(); }
 };
 
@@ -292,7 +290,7 @@ template <class Number>
 
 class control_connection;
 
-/// Is told what a control connection receives. Neither call may throw anything but `error`, which
+/// Hears what a control connection receives. Neither call may throw anything but `error`, which
 /// ends the connection.
 class connection_owner {
  public:
@@ -372,11 +370,10 @@ class control_connection : public std::enable_shared_from_this<control_connectio
   }
 
   [[nodiscard]] bool is_open() const noexcept { return socket_.is_open(); }
-  /// @return when a frame, or a piece of one, came last; or when it was made or last excused
+  /// @return when a frame, or a piece of one, came last; at first when it was made
   [[nodiscard]] steady::time_point heard() const noexcept { return heard_; }
   /// Counts as heard now, when it was this side that did not listen.
-  void excuse(steady::time_point now) noexcept { heard_ = now; }
-  /// @return the address at the other end
+  void reset_silence(steady::time_point now) noexcept { heard_ = now; }
   [[nodiscard]] net::ip::address const& address() const noexcept { return address_; }
   /// @return address and port at the other end, for people
   [[nodiscard]] std::string const& name() const noexcept { return name_; }

@@ -83,7 +83,6 @@ class connector {
            "); start rank 0 there, listening on an address that this machine can reach" +
            set_by("join_deadline");
   }
-  /// @return whether rank 0 has been reached, and has still to complete the run
   [[nodiscard]] bool has_asked() const noexcept { return has_asked_; }
 
  private:
@@ -263,14 +262,12 @@ class control_parts {
     for (auto& socket : std::exchange(early_, {})) on_data_(std::move(socket));
   }
 
-  /// @return this rank's side of the run
   [[nodiscard]] client& member() noexcept { return member_; }
   [[nodiscard]] client const& member() const noexcept { return member_; }
   /// @return the server of the control connections, on rank 0; null elsewhere
   [[nodiscard]] coordinator* rank_0() const noexcept { return coordinator_.get(); }
   /// @return what reaches rank 0; null there
   [[nodiscard]] connector const* way_to_rank_0() const noexcept { return connector_.get(); }
-  /// @return what accepts data connections, once this is open
   [[nodiscard]] listener const& data_listener() const noexcept { return *data_listener_; }
 
   [[nodiscard]] bool is_joining() const noexcept { return member_.now() == client::state::joining; }

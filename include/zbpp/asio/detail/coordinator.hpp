@@ -80,7 +80,7 @@ class coordinator final : public connection_owner {
     if (all_have_come())
       start_run();
     else
-      look_at_place(by.io(), start);
+      check_listen_address(by.io(), start);
   }
 
   /// Receives a frame of a connection. @throws error (bad_format)
@@ -119,7 +119,7 @@ class coordinator final : public connection_owner {
         auto failure = read_failure(payload);
         bool const is_about_another_rank = failure.location.rank != rank;
         if (is_about_another_rank && state_ == state::running && may_ask(failure))
-          return doubt(rank, failure);
+          return ask_accused_rank(rank, failure);
         return fail(std::move(failure), is_about_another_rank);
       }
       case control_kind::begin: return begin_run(rank, read_rank_call(payload));
@@ -127,10 +127,10 @@ class coordinator final : public connection_owner {
         calls_.leave(rank, read_number<std::int32_t>(payload));
         look_at_leaving(rank);
         return look_at_proposals();
-      case control_kind::reply: return settle_doubt(rank);
+      case control_kind::reply: return settle_accusation(rank);
       case control_kind::informed: from.is_informed = true; return go_on_stopping();
       case control_kind::ended: from.has_ended = true; return go_on_stopping();
-      case control_kind::bye: return let_go(rank);
+      case control_kind::bye: return on_goodbye(rank);
       default: throw wrong_kind(kind, "only rank 0 sends");
     }
   }
@@ -180,7 +180,7 @@ class coordinator final : public connection_owner {
   // Joining.
 
   // Ranks that go where rank 0 does not listen would never come.
-  void look_at_place(net::io_context& io, launch const& start) {
+  void check_listen_address(net::io_context& io, launch const& start) {
     auto const look =
         [this, &io, host = start.host](std::vector<net::ip::address> const& found, bool is_name) {
           if (state_ != state::joining) return;
@@ -222,8 +222,7 @@ class coordinator final : public connection_owner {
       member_of(request.rank) = member_record(pending_.remove(from), std::move(request));
       from.expect(most_frame(1, settings_.largest_blob));
     } else if (mistake_.empty()) {
-      // Ranks that come a little later are told, too, even after the longest pause between two
-      // tries.
+      // Ranks that come later are told, too, even after the longest pause between tries.
       mistake_ = std::move(wrong);
       deadline_.set(
           std::min(2 * longest_join_pause, deadline_.left()), [this] { end_joining(mistake_); });
@@ -235,7 +234,7 @@ class coordinator final : public connection_owner {
     if (auto const wrong = unreachable_text(members_); !wrong.empty()) return end_joining(wrong);
     state_ = state::running;
     deadline_.cancel();
-    each_connection([now = steady::now()](control_connection& l) { l.excuse(now); });
+    each_connection([now = steady::now()](control_connection& l) { l.reset_silence(now); });
     silence_.start();
     send_all(control_kind::welcome, write(roster_of(members_)));
   }
@@ -271,7 +270,7 @@ class coordinator final : public connection_owner {
   }
   void look_at_leaving(int rank) {
     if (state_ != state::running) return;
-    auto const text = calls_.missed_by(rank, member_of(rank).has_left);
+    auto const text = calls_.callers_waiting_for(rank, member_of(rank).has_left);
     if (!text.empty()) fail_left(rank, text);
   }
   void fail_left(int rank, std::string const& calls) {
@@ -285,26 +284,26 @@ class coordinator final : public connection_owner {
     auto const rank = noticed.location.rank;
     return noticed.code == errc::peer_failed && rank >= 0 && rank < ranks();
   }
-  void doubt(int by, rank_failure const& noticed) {
+  void ask_accused_rank(int by, rank_failure const& noticed) {
     auto& about = member_of(noticed.location.rank);
-    if (about.doubt) return;
-    about.doubt = noticed;
-    about.doubted_by = by;
+    if (about.accusation) return;
+    about.accusation = noticed;
+    about.accused_by = by;
     if (about.has_left)
-      settle_doubt(noticed.location.rank);
+      settle_accusation(noticed.location.rank);
     else if (noticed.location.rank == 0)
       to_local_(control_kind::query, std::make_shared<blob const>());
     else if (about.to != nullptr)
       about.to->send(control_kind::query);
     else
-      settle_doubt(noticed.location.rank);
+      settle_accusation(noticed.location.rank);
   }
-  void settle_doubt(int rank) {
+  void settle_accusation(int rank) {
     auto& about = member_of(rank);
-    if (!about.doubt || state_ != state::running) return;
-    auto const noticed = *std::exchange(about.doubt, {});
-    bool const has_left = about.has_left || calls_.has_left_pipeline_of(about.doubted_by, rank);
-    if (has_left) return fail_left(rank, calls_.last_of(about.doubted_by));
+    if (!about.accusation || state_ != state::running) return;
+    auto const noticed = *std::exchange(about.accusation, {});
+    bool const has_left = about.has_left || calls_.has_left_pipeline_of(about.accused_by, rank);
+    if (has_left) return fail_left(rank, calls_.last_of(about.accused_by));
     fail(noticed);
   }
 
@@ -342,12 +341,12 @@ class coordinator final : public connection_owner {
     if (proposals_.is_complete()) send_all(control_kind::decide, write(proposals_.finish()));
   }
 
-  void let_go(int rank) {
+  void on_goodbye(int rank) {
     auto& s = member_of(rank);
     if (state_ == state::joining) return lose(rank, "it gave up", {});
     s.has_left = true;
     s.has_ended = true;
-    settle_doubt(rank);
+    settle_accusation(rank);
     look_at_leaving(rank);
     look_at_proposals();
     if (s.to != nullptr) s.to->finish(std::chrono::seconds(1));
@@ -385,14 +384,13 @@ class coordinator final : public connection_owner {
     silence_.stop();
     failures_ = {std::move(failure)};
     for (auto& m : members_)
-      if (m.doubt) attach(failures_, *std::exchange(m.doubt, {}), true);
+      if (m.accusation) attach(failures_, *std::exchange(m.accusation, {}), true);
     send_all(control_kind::stop, write(failures_.front()));
     deadline_.set(stop_limit_of(settings_), [this] { send_all_informed(); });
     go_on_stopping();
   }
 
-  // First all are told, so that none uses what others compute once they give up messages; then all
-  // end.
+  // First all are told, so that none uses what others compute without messages; then all end.
   void go_on_stopping() {
     if (state_ != state::stopping) return;
     if (std::ranges::all_of(members_, &member_record::has_ended)) return conclude();

@@ -69,8 +69,7 @@ struct link_request {
 // Makes the data connections of a rank: it connects to the ranks that it sends to, and accepts
 // those that send to it. A connection says first which channel it is for.
 
-/// Connects a rank to those it exchanges messages with. One thread calls it, the one that calls
-/// `control`.
+/// Connects a rank to those it exchanges messages with, on the thread that calls `control`.
 class data_connector {
   using tcp = ::boost::asio::ip::tcp;
 

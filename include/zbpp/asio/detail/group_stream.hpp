@@ -40,7 +40,7 @@ struct piece_frame {
 };
 static_assert(sizeof(piece_frame) == 16);
 
-/// Is the end of one member of such a connection.
+/// The end of one member of such a connection.
 ///
 /// What is sent waits here until the kernel takes it. As many pieces as `most_waiting` arrive ahead
 /// of `take`; then the kernel holds back the other member. Memory is used again, and that of a size
@@ -76,7 +76,6 @@ class group_stream {
     sent_.store(sent_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     if (!loop_->try_exclusively([this] { pump(); })) loop_->notify();
   }
-  /// @return whether a piece is there
   [[nodiscard]] bool has_arrived() const noexcept {
     // Acquire: pairs with the release in `finish_piece`.
     return arrived_.load(std::memory_order_acquire) != taken_.load(std::memory_order_relaxed);
@@ -91,7 +90,6 @@ class group_stream {
     if (!is_full_.load()) return;
     if (!loop_->try_exclusively([this] { progress(); })) loop_->notify();
   }
-  /// @return whether all that was sent is in the kernel
   [[nodiscard]] bool is_flushed() const noexcept {
     return written_.load(std::memory_order_acquire) == sent_.load(std::memory_order_relaxed);
   }

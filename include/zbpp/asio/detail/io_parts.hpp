@@ -77,8 +77,7 @@ class handler_allocator {
   handler_memory* memory_;
 };
 
-// The clocks of a control connection: one that beats, one that ends a wait, and one that notices
-// silence.
+// The clocks of a control connection: one beats, one ends a wait, and one notices silence.
 
 namespace net = ::boost::asio;
 using steady = std::chrono::steady_clock;
@@ -134,8 +133,7 @@ class pulse {
   steady::duration gap_{};                   // before it
 };
 
-/// @return extra time for a timeout that fired late because this process was suspended, so that
-///         received data is read first; 0 otherwise
+/// @return extra time to read received data, if a suspension made a timeout fire late; else 0
 [[nodiscard]] inline std::chrono::milliseconds excuse(
     steady::time_point expiry, std::chrono::milliseconds time) {
   // Chosen by us, not from a standard: later than a busy machine wakes a thread; long enough to
@@ -160,7 +158,6 @@ class timeout {
     ++number_;
     timer_.cancel();
   }
-  /// @return how much of the time is left
   [[nodiscard]] std::chrono::milliseconds left() const {
     return std::chrono::duration_cast<std::chrono::milliseconds>(timer_.expiry() - steady::now());
   }
@@ -228,8 +225,7 @@ class silence_limit {
   bool is_on_ = false;
 };
 
-/// Runs handlers until `done()` holds, but not much longer than some time. Do not call from a
-/// handler.
+/// Runs handlers until `done()` holds, but not much longer than `time`. Not from a handler.
 template <class Predicate>
 void run_for(io_loop& by, std::chrono::milliseconds time, Predicate done) {
   struct alarm {

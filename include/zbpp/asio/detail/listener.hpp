@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How connections begin: both ends show that they hold the token of the run, the accepting end
-// whatever comes.
+// How connections begin: both ends show that they hold the token of the run.
 #pragma once
 
 #include <zbpp/asio/detail/text.hpp>
@@ -49,7 +48,7 @@ enum class link_purpose : std::uint8_t {
   data = 2,     ///< one channel's messages
 };
 
-/// Is the version of the handshake that this build speaks; both ends need the same.
+/// The version of the handshake that this build speaks; both ends need the same.
 inline constexpr std::uint32_t handshake_version = 1;
 
 namespace net = ::boost::asio;
@@ -240,8 +239,7 @@ inline void expect_preamble(std::span<std::byte const> bytes, std::string const&
 }
 
 // Where connections come in: accepts them, lets each show that it is of this run, and hands on
-// those that could. Connections without a token cost a bounded amount of memory and time, however
-// many come.
+// those that could. Any number without a token costs bounded memory and time.
 
 /// Says where a listener listens and how long it waits for a handshake.
 struct listener_settings {
@@ -302,7 +300,6 @@ class listener {
 
   /// @return where it listens, with the port that it got
   [[nodiscard]] tcp::endpoint const& endpoint() const noexcept { return state_->endpoint; }
-  /// @return what came so far
   [[nodiscard]] listener_counts const& counts() const noexcept { return state_->counts; }
   /// @return how many are at the handshake, at most `most_pending`
   [[nodiscard]] std::size_t pending() const noexcept { return state_->pending.size(); }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rank 0 knows of a run: which ranks have joined, what each has called, and what all of them
-// have collected.
+// What rank 0 knows of a run: which ranks have joined, what each called, what all collected.
 #pragma once
 
 #include <zbpp/asio/detail/control_connection.hpp>
@@ -32,8 +31,7 @@
 
 namespace zbpp::asio::detail {
 
-// One collective call as rank 0 collects it: who has come, whether all call the same, and what all
-// get.
+// One collective call at rank 0: who has come, whether all call the same, and what all get.
 
 /// Collects a value of each rank, one round after the other.
 template <class Value>
@@ -84,9 +82,7 @@ class collective_round : public round<collective_call> {
     return is_first;
   }
 
-  /// @return who made which collective call within the same call of the user, when these are not
-  /// the
-  ///         same; else empty
+  /// @return who made which call within one call of the user, when these differ; else empty
   [[nodiscard]] std::string mismatch() const {
     std::string text;
     std::optional<std::pair<collective, int>> first;
@@ -113,7 +109,6 @@ class collective_round : public round<collective_call> {
     }
     return text;
   }
-  /// @return who did not come
   [[nodiscard]] std::string late_text(std::chrono::milliseconds deadline) const {
     std::vector<int> missing;
     for (int rank = 0; rank < static_cast<int>(values().size()); ++rank)
@@ -156,7 +151,7 @@ class collective_round : public round<collective_call> {
   std::uint64_t number_ = 0;
 };
 
-// What ranks ask for behind a step, as rank 0 collects it: one round for each step, and no rank
+// What ranks ask for after a step, as rank 0 collects it: one round for each step, and no rank
 // begins the next round before it knows what came of the last.
 
 /// Collects the proposals of all ranks.
@@ -226,11 +221,10 @@ class call_log {
   [[nodiscard]] std::uint64_t calls_of(int rank) const noexcept {
     return made_[zbpp::detail::index(rank)];
   }
-  /// @return who has made a call that a rank will not make, and which: "rank 0 called step() for
-  ///         step 3"; empty where nobody has
+  /// @return whose call a rank will not make: "rank 0 called step() for step 3"; or empty
   /// @param has_left  whether that rank makes no calls at all any more, rather than none of the
   ///                  pipelines that it has destroyed
-  [[nodiscard]] std::string missed_by(int rank, bool has_left) const {
+  [[nodiscard]] std::string callers_waiting_for(int rank, bool has_left) const {
     auto const r = zbpp::detail::index(rank);
     if (!has_left && left_[r].empty()) return {};
     std::vector<int> waiting;
@@ -310,7 +304,7 @@ class pending_connections {
     one.finish(std::chrono::seconds(1));
     remove(one);
   }
-  /// Does so with those that have not asked to join in time.
+  /// Turns connections away that have not asked to join in time.
   void turn_away_late(std::string const& text) {
     constexpr std::chrono::seconds limit{5};
     auto const now = steady::now();
@@ -330,7 +324,7 @@ class pending_connections {
 /// Holds what rank 0 knows of a rank.
 struct member_record {
   member_record() = default;
-  /// Is that of a rank that asked to join on this connection.
+  /// A rank that asked to join on this connection.
   member_record(std::shared_ptr<control_connection> by, join_request request)
       : to(std::move(by)),
         data(std::move(request.data)),
@@ -350,8 +344,8 @@ struct member_record {
   bool is_informed = false;  ///< that the run has failed
   bool has_ended = false;    ///< nothing more is expected of it
   bool has_left = false;
-  std::optional<rank_failure> doubt;  ///< what another rank noticed of it, until it has answered
-  int doubted_by = 0;                 ///< that other rank
+  std::optional<rank_failure> accusation;  ///< by another rank, until this one has answered
+  int accused_by = 0;                      ///< that other rank
   progress_report progress;
 
   /// @return how long it has said nothing; 0 where nothing connects it
@@ -360,7 +354,7 @@ struct member_record {
   }
 };
 
-/// @return the rank of a connection; -1 where it belongs to none
+/// @return -1 where the connection belongs to no rank
 [[nodiscard]] inline int rank_of(
     std::vector<member_record> const& members, control_connection const& of) {
   auto const found =
@@ -368,7 +362,6 @@ struct member_record {
   return found == members.end() ? -1 : static_cast<int>(found - members.begin());
 }
 
-/// @return what all ranks told last
 [[nodiscard]] inline std::vector<progress_report> reports_of(
     std::vector<member_record> const& members) {
   std::vector<progress_report> reports;
@@ -384,7 +377,6 @@ struct member_record {
   return longest;
 }
 
-/// @return whether every rank that is still expected knows that the run has failed
 [[nodiscard]] inline bool are_all_informed(std::vector<member_record> const& members) {
   return std::ranges::all_of(
       members, [](member_record const& m) { return m.is_informed || m.has_ended; });
@@ -397,12 +389,11 @@ inline void send_heartbeats(std::vector<member_record>& members, bool was_late) 
     m.progress.silence_ms = std::chrono::round<std::chrono::milliseconds>(m.silence()).count();
     if (m.to == nullptr) continue;
     if (!m.to->is_behind()) m.to->send(control_kind::heartbeat);
-    if (was_late) m.to->excuse(steady::now());
+    if (was_late) m.to->reset_silence(steady::now());
   }
 }
 
 /// Expects nothing more of ranks that have been silent for the deadline.
-/// @return these ranks
 [[nodiscard]] inline std::vector<int> give_up_silent(
     std::vector<member_record>& members, std::chrono::milliseconds deadline) {
   std::vector<int> silent;
@@ -468,8 +459,7 @@ inline void send_heartbeats(std::vector<member_record>& members, bool was_late) 
   return text;
 }
 
-/// @return where a run meets, for people: the address that rank 0 listens on, or where that is any
-///         of its machine, the one that ranks were told
+/// @return where a run meets: where rank 0 listens; if that is anywhere, what ranks were told
 [[nodiscard]] inline std::string place_text(launch const& start, tcp::endpoint const& listening) {
   auto const address = listening.address();
   return host_and_port(

@@ -22,11 +22,11 @@ class tcp;
 
 namespace zbpp::asio::detail {
 
-/// Is `boost::asio::ip::tcp::socket`.
+/// The type `boost::asio::ip::tcp::socket`.
 using accepted_socket =
     ::boost::asio::basic_stream_socket<::boost::asio::ip::tcp, ::boost::asio::any_io_executor>;
 
-/// Is called on the I/O thread when a channel cannot be used any more, and with why. It must not
+/// Called on the I/O thread when a channel cannot be used any more, and with why. It must not
 /// throw, and must not call what may not be called from a handler.
 using lost_handler = std::function<void(int channel, std::string why)>;
 

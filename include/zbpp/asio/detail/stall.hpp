@@ -61,8 +61,7 @@ class stall_report {
         waiters_[index(end)].push_back(rank);
   }
 
-  /// @return who waits for whom and in what, up to the rank that waits for none, or which ranks
-  ///         wait in a cycle: the end of a sentence
+  /// @return the end of a sentence: who waits for whom, down to a rank that does not, or a cycle
   [[nodiscard]] std::string text() const {
     auto const last = suspect();
     if (last == nobody) return chain(in_cycle_.front(), nobody);
@@ -77,7 +76,6 @@ class stall_report {
     return text;
   }
 
-  /// @return for how long a rank has been where it was last seen
   [[nodiscard]] static std::int64_t quiet_ms(progress_report const& r) noexcept {
     // Ages from the wire may be anything; their sum must not overflow.
     constexpr auto most = std::int64_t{1} << 61;
@@ -392,8 +390,7 @@ class stall_detector {
   }
 
   /// Looks at the reports of all ranks, at most one each.
-  /// @return which rank all wait for in the end, or which cycle, if the step has stalled and this
-  ///         was not said before; else nothing
+  /// @return the rank or cycle that all wait for, if the step has stalled; only the first time
   [[nodiscard]] std::optional<std::string> operator()(std::span<progress_report const> reports) {
     auto still = std::int64_t{-1};
     bool in_step = false;

@@ -83,13 +83,11 @@ class tcp_transport {
 
   /// @return 0 when a message has arrived, `not_yet` before
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const noexcept;
-  /// @return whether the first `count` messages of this step have arrived
   [[nodiscard]] bool have_arrived(int channel, std::int32_t count) const noexcept {
     return arrival(channel, count - 1) != not_yet;
   }
 
-  /// @return when all of a message had been read; for one that has arrived and is not taken,
-  ///         where `records_messages` is set
+  /// @return when all of a message was read: one not taken, where `records_messages` is set
   [[nodiscard]] std::chrono::steady_clock::time_point arrived_at(
       int channel, std::int32_t sequence) const noexcept;
 
@@ -97,18 +95,15 @@ class tcp_transport {
   /// @throws std::bad_alloc
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes most);
 
-  /// @return how many messages of a channel that ends here were taken in this step
   [[nodiscard]] std::int32_t taken(int channel) const noexcept {
     return taken_[zbpp::detail::index(channel)];
   }
 
-  /// Releases the messages of a channel before number `count`; for the sender, who knows that they
-  /// were consumed.
+  /// Releases the messages of a channel before number `count`, which the sender knows are consumed.
   void retire(int channel, std::int32_t count) noexcept;
 
   /// Does nothing: what is in the kernel is released, and the receiver has room for all of it.
   static void acknowledge(int /*channel*/, std::int32_t /*count*/) noexcept {}
-  /// @return whether the first `count` messages of this step have left
   [[nodiscard]] bool is_released(int channel, std::int32_t count) const noexcept;
 
   /// Writes pending data and credits as far as possible without blocking, or has the I/O thread do
@@ -116,7 +111,6 @@ class tcp_transport {
   void flush();
   /// @return whether all that was sent is in the kernel, so that the step may end
   [[nodiscard]] bool is_flushed() const noexcept;
-  /// @return the same of one channel that begins here
   [[nodiscard]] bool is_flushed(int channel) const noexcept;
 
   /// Sets what carries the states of gradients, which this then flushes, drains and closes, too;
@@ -130,14 +124,14 @@ class tcp_transport {
   static void discard(int /*channel*/, std::int32_t /*count*/) noexcept {}
   /// Does nothing: no peer waits for it.
   static void end_step(int /*rank*/) noexcept {}
-  /// Begins the next step, or the same one anew: as `drain`.
+  /// Begins the next step, or the same one again: as `drain`.
   /// @return false while something that was sent has not left
   [[nodiscard]] bool begin_step(int rank);
 
   /// Wakes the engine; for a step that failed.
   void abort() noexcept { notify(wake_); }
 
-  /// Releases all messages, closes all slots and starts counting anew. Messages of the peers' next
+  /// Releases all messages, closes all slots and starts counting again. Messages of the peers' next
   /// step that are there already stay. Where something is not flushed the step has failed: from
   /// then on nothing is read or written, and the connections stay open until `close`, so that the
   /// peers can learn why before they notice.
@@ -205,7 +199,6 @@ class channel_links {
   /// all it needs may end before the others. Call only on the I/O thread.
   /// @param awaited  the channel whose message this rank waits for; none where it does not
   void report_needed(int awaited);
-  /// @return what runs the sockets
   [[nodiscard]] io_loop& loop() const noexcept;
   /// @return what was connected; null before
   [[nodiscard]] tcp_transport* transport() const noexcept { return transport_; }

@@ -38,7 +38,6 @@ namespace zbpp::asio::detail {
   return (ranks.size() == 1 ? "rank " : "ranks ") + list_text(ranks);
 }
 
-/// @return a version as people write it
 /// @param version  as ZBPP_VERSION
 [[nodiscard]] inline std::string version_text(std::uint32_t version) {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
@@ -66,8 +65,7 @@ namespace zbpp::asio::detail {
   return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
-/// @return an address as its machine knows it: a socket that listens for both versions writes those
-///         of IPv4 as addresses of IPv6
+/// @return an address as its machine knows it: sockets of both versions write IPv4 as IPv6
 [[nodiscard]] inline ::boost::asio::ip::address plain_address(
     ::boost::asio::ip::address const& address) {
   if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
@@ -77,19 +75,16 @@ namespace zbpp::asio::detail {
 // Why something failed, in words for people: the system's own, with what to do where that is known,
 // and without the places in Boost's source that its exceptions name or a backtrace.
 
-/// @return whether a call failed because this process, or its machine, has too many files open
 [[nodiscard]] inline bool lacks_descriptors(boost::system::error_code const& code) {
   using namespace boost::system::errc;
   return code == too_many_files_open || code == too_many_files_open_in_system;
 }
 
-/// @return why a call of the system failed
 [[nodiscard]] inline std::string reason_of(boost::system::error_code const& code) {
   auto const cure = lacks_descriptors(code) ? "; allow more file descriptors with ulimit -n" : "";
   return code.message() + cure;
 }
 
-/// @return what an exception tells
 [[nodiscard]] inline std::string reason_of(std::exception const& failed) {
   if (auto const* const of_boost = dynamic_cast<boost::system::system_error const*>(&failed))
     return reason_of(of_boost->code());

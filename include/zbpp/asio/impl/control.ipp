@@ -212,7 +212,7 @@ ZBPP_INLINE after_step control::decision() {
 
 namespace detail {
 
-/// Is what a rank gives to be compared.
+/// What a rank gives to be compared.
 struct agreement_part {
   std::vector<agreement_item> items;    ///< all ranks agree on
   std::vector<agreement_item> of_some;  ///< the ranks of a group agree on

@@ -112,8 +112,7 @@ ZBPP_INLINE void io_loop::run_handler() {
   if (context_->io.stopped()) context_->io.restart();
 }
 
-// Runs what is ready. A thread that keeps the io_loop's own from running has to, or the sockets
-// would starve.
+// Runs what is ready. A thread that keeps the io_loop's own from running has to, for the sockets.
 ZBPP_INLINE void io_loop::look() {
   call_notified();
   context_->io.poll();

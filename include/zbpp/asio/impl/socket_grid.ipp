@@ -38,7 +38,7 @@ namespace zbpp::asio {
 
 namespace detail {
 
-/// Is the connection of this rank with another member of a group.
+/// The connection of this rank with another member of a group.
 struct member_connection {
   member_connection(
       control& run,

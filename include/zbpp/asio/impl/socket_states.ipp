@@ -25,7 +25,6 @@ namespace zbpp::asio {
 
 namespace detail {
 
-/// @return the channels of a map, as a program would list them
 [[nodiscard]] ZBPP_INLINE std::vector<channel> channels_of(state_map const& map) {
   std::vector<channel> all;
   for (int c = 0; c < map.size(); ++c)

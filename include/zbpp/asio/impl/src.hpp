@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All that the component asio compiles separately; the compiled form has a source for each
-// paragraph.
+// All that the component asio compiles separately, in one source for each paragraph.
 #pragma once
 
 // How processes meet.

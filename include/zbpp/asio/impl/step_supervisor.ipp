@@ -28,7 +28,6 @@ namespace zbpp::asio {
 
 namespace detail {
 
-/// @return a failure of this process as it is reported to other ranks
 [[nodiscard]] ZBPP_INLINE rank_failure describe(failure const& cause) {
   rank_failure result{cause.location, {}, errc::peer_failed, "failed for an unknown reason"};
   if (cause.location.position >= 0)
@@ -45,8 +44,7 @@ namespace detail {
   return result;
 }
 
-/// @return whether a failure is that of the run, which has reached a pass that waits for another
-///         rank: nothing new about this one
+/// @return whether a failure is that of the run, thrown in a pass that waits for another rank
 [[nodiscard]] ZBPP_INLINE bool comes_of_run(failure const& cause) {
   try {
     std::rethrow_exception(cause.exception);

@@ -33,9 +33,9 @@
 
 namespace zbpp::asio::detail {
 
-// Does something for the sockets at once: here, or on the I/O thread where that is another.
+// Runs `work` now if this thread can be the I/O thread, else notifies that thread.
 template <class Work>
-void do_at_once(io_loop& loop, Work work) {
+void run_or_notify(io_loop& loop, Work work) {
   if (!loop.try_exclusively(work)) loop.notify();
 }
 
@@ -101,9 +101,8 @@ ZBPP_INLINE tcp_transport::~tcp_transport() {
   }
   own.non_blocking(true, failure);
   if (!failure) own.set_option(net::ip::tcp::no_delay(true), failure);
-  // Messages go one way only, so nothing carries the acknowledgements; those that the kernel
-  // sends at once would delay the reader of each message. A kernel that refuses is as good, but
-  // slower.
+  // Messages go one way only, so nothing carries the acknowledgements; those that the kernel sends
+  // at once would delay the reader of each message. A kernel that refuses is as good, but slower.
   int const off = 0;
   if (!failure) ::setsockopt(own.native_handle(), IPPROTO_TCP, TCP_QUICKACK, &off, sizeof(off));
   if (!failure && settings.send_buffer > 0)
@@ -150,7 +149,7 @@ ZBPP_INLINE void tcp_transport::send(int channel, message&& msg, ticks) {
   auto& out = *out_[zbpp::detail::index(channel)];
   if (msg.has_object() && msg.size() == 0) msg = msg.held_object().to_bytes();
   out.push(std::move(msg));
-  do_at_once(*loop_, [&out] { out.pump(); });
+  run_or_notify(*loop_, [&out] { out.pump(); });
 }
 
 ZBPP_INLINE ticks tcp_transport::arrival(int channel, std::int32_t sequence) const noexcept {
@@ -168,7 +167,7 @@ ZBPP_INLINE message tcp_transport::take(int channel, std::int32_t sequence, byte
   bool is_urgent = false;
   auto msg = in.take(sequence, *memory_, is_urgent);
   ++taken_[zbpp::detail::index(channel)];
-  if (is_urgent) do_at_once(*loop_, [&in] { in.give_credit(0); });
+  if (is_urgent) run_or_notify(*loop_, [&in] { in.give_credit(0); });
   return msg;
 }
 
@@ -181,7 +180,7 @@ ZBPP_INLINE bool tcp_transport::is_released(int channel, std::int32_t count) con
 }
 
 ZBPP_INLINE void tcp_transport::flush() {
-  do_at_once(*loop_, [this] { progress(); });
+  run_or_notify(*loop_, [this] { progress(); });
   if (states_transport_ != nullptr) states_transport_->flush();
 }
 

@@ -23,13 +23,11 @@ struct block {
   std::vector<std::int64_t> shape;  ///< of the block
 };
 
-/// @return the block that a part is; one that covers a whole array, if that is not divided
+/// @return the part as a block; the whole array if it is not divided
 [[nodiscard]] block block_of(std::vector<std::int64_t> const& shape, array_part const& part);
 
-/// @return whether a part with this shape lies in its whole array
 [[nodiscard]] bool fits(std::vector<std::int64_t> const& shape, array_part const& part) noexcept;
 
-/// @return the number of elements that two blocks of one array have in common
 [[nodiscard]] std::uint64_t common_count(block const& one, block const& other) noexcept;
 
 /// Copies the elements that two blocks of one array have in common, of which there are some.

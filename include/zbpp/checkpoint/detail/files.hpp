@@ -27,7 +27,7 @@ class descriptor {
   int number_;
 };
 
-/// Is a regular file that is open for reading. A pipe is not waited for, and no more is read than
+/// A regular file that is open for reading. A pipe is not waited for, and no more is read than
 /// the caller has room for.
 class regular_file {
  public:
@@ -35,7 +35,6 @@ class regular_file {
   explicit regular_file(std::filesystem::path path);
 
   [[nodiscard]] std::filesystem::path const& path() const noexcept { return path_; }
-  /// @return its bytes, as the file system tells
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
 
   /// Reads a piece, `offset` bytes from its start.

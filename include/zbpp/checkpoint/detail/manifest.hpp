@@ -28,7 +28,6 @@ struct manifest {
   std::vector<file_record> files;  ///< by rank
 };
 
-/// @return the lines of settings
 [[nodiscard]] std::string to_text(std::vector<setting> const& settings);
 
 /// Ends a text of lines with its checksum.

@@ -18,9 +18,9 @@
 
 namespace zbpp::checkpoint::detail {
 
-/// Is the key of the checksum of an array in the metadata of its file.
+/// The key of the checksum of an array in the metadata of its file.
 [[nodiscard]] std::string checksum_key(std::string const& name);
-/// Is the key of the part that an array is, where it is none of its own.
+/// The key of the part that an array is, where it is none of its own.
 [[nodiscard]] std::string part_key(std::string const& name);
 
 /// Reads arrays from the files of a checkpoint.

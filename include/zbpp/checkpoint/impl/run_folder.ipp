@@ -39,9 +39,7 @@ namespace zbpp::checkpoint {
 
 namespace detail {
 
-/// @return whether no number has the largest exponent, which is that of infinities and nan; the
-/// last
-///         two bytes of a number have it
+/// @return whether no number has the largest exponent, in its last two bytes, as inf and nan do
 /// @source IEEE 754, binary interchange formats
 [[nodiscard]] ZBPP_INLINE bool is_finite(array const& of) {
   std::uint16_t exponent = 0;

@@ -172,7 +172,6 @@ class header_reader {
   return sum.value();
 }
 
-/// @return a text as JSON writes it
 [[nodiscard]] ZBPP_INLINE std::string name_text(std::string_view text) {
   auto made = zbpp::detail::json_text(text);
   zbpp::detail::require(

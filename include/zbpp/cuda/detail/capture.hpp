@@ -18,7 +18,6 @@ using executable_graph = unique_handle<cudaGraphExec_t, cudaGraphExecDestroy>;
   return now;
 }
 
-/// @return whether a stream is being captured
 /// @throws cuda_error
 [[nodiscard]] inline bool is_captured(stream_ref on) {
   return capture_status(on) != cudaStreamCaptureStatusNone;
@@ -43,8 +42,7 @@ class capture {
     cudaGetLastError();  // whoever threw knows that the capture failed
   }
 
-  /// Ends it. @return what was captured
-  /// @throws cuda_error
+  /// Ends it. @throws cuda_error
   [[nodiscard]] executable_graph finish() {
     cudaGraph_t captured = nullptr;
     check(end(&captured));

@@ -45,13 +45,12 @@ class copy_pattern {
     for (auto& value : values_) value = static_cast<unsigned char>(random() & 0xffU);
   }
 
-  /// Enqueues writing it to memory of the device of a stream.
-  /// @throws cuda_error
+  /// Enqueues writing it to memory of the device of a stream. @throws cuda_error
   void write(std::byte* to, stream_ref on) const {
     for (std::size_t at = 0; at < size_; at += piece_)
       check(cudaMemsetAsync(to + at, values_[at / piece_], std::min(piece_, size_ - at), on));
   }
-  /// @return whether memory of the device of a stream holds it, behind what was enqueued; blocks
+  /// @return whether memory of the device of a stream holds it, after what was enqueued; blocks
   /// @throws cuda_error
   [[nodiscard]] bool is_in(std::byte const* memory, stream_ref on) const {
     pinned<unsigned char> const found(size_);

@@ -70,8 +70,7 @@ class layer_optimizer {
 
   [[nodiscard]] int layers() const noexcept { return static_cast<int>(layers_.size()); }
 
-  /// Writes the states of the gradients; waits until the device has them.
-  /// @throws cuda_error
+  /// Writes the states of the gradients; waits until the device has them. @throws cuda_error
   void measure(std::span<gradient_state> states, pass_context ctx) const {
     if (states.empty()) return;
     auto const on = stream_of(ctx);
@@ -82,8 +81,7 @@ class layer_optimizer {
     on.synchronize();
     std::copy_n(states_on_host_.data(), states.size(), states.begin());
   }
-  /// Enqueues a step; unless it is final, keeps what `undo` needs.
-  /// @throws cuda_error
+  /// Enqueues a step; unless it is final, keeps what `undo` needs. @throws cuda_error
   void step(step_settings const& current, pass_context ctx) {
     last_step_ = current;
     if (current.is_final)
@@ -137,32 +135,26 @@ class layer_optimizer {
   [[nodiscard]] std::int64_t const* updates() const noexcept {
     return rates_.size() == 0 ? nullptr : &schedule_.data()->updates;
   }
-  /// Enqueues what makes the last step final.
-  /// @throws cuda_error
+  /// Enqueues what makes the last step final. @throws cuda_error
   void commit(pass_context ctx) {
     keeps_copies() ? skip(ctx) : step(ctx, given(), change::moments, false);
   }
-  /// Enqueues what takes the last step back.
-  /// @throws cuda_error
+  /// Enqueues what takes the last step back. @throws cuda_error
   void undo(pass_context ctx) const {
     run(stream_of(ctx),
         restore_rows{tiles_.data(), tiles(), kept(), keeps_copies() ? Rule::moments : 0});
   }
-  /// Enqueues what sets gradients to 0.
-  /// @throws cuda_error
+  /// Enqueues what sets gradients to 0. @throws cuda_error
   void skip(pass_context ctx) const { run(stream_of(ctx), clear_rows{tiles_.data(), tiles()}); }
 
-  /// @return where the gradients of a layer lie, in memory of the device
   [[nodiscard]] std::span<float> gradients(int layer) const noexcept {
     return layers_[static_cast<std::size_t>(layer)].gradients;
   }
   [[nodiscard]] bool is_tied(int layer) const noexcept {
     return layers_[static_cast<std::size_t>(layer)].is_tied;
   }
-  /// @return how many weights each tied layer has; 0 where there is none
   [[nodiscard]] std::int64_t tied_weights() const noexcept { return tied_weights_; }
-  /// Copies the gradients of the tied layers to the host, one after another; waits until they are
-  /// there.
+  /// Copies the gradients of the tied layers to the host, one after another; blocks.
   /// @throws cuda_error
   void read_tied(std::span<float> copy, pass_context ctx) const {
     auto const on = stream_of(ctx);
@@ -176,8 +168,7 @@ class layer_optimizer {
     on.synchronize();
     std::copy_n(tied_on_host_.data(), copy.size(), copy.begin());
   }
-  /// Enqueues what replaces the gradients of each tied layer.
-  /// @throws cuda_error
+  /// Enqueues what replaces the gradients of each tied layer. @throws cuda_error
   void write_tied(std::span<float const> sum, pass_context ctx) const {
     auto const on = stream_of(ctx);
     std::ranges::copy(sum, tied_on_host_.data());

@@ -19,7 +19,7 @@
 
 namespace zbpp::cuda::detail {
 
-/// Is a float whose products are never fused with sums, so that steps have the same bits in every
+/// A float whose products are never fused with sums, so that steps have the same bits in every
 /// kernel, and on the host.
 struct exact {
   float value;
@@ -217,8 +217,7 @@ struct schedule {
   std::int64_t count;    ///< rates, of which there is one at least
 };
 
-/// Writes some learning rates of a schedule, which come as arguments, and then what it says
-/// besides.
+/// Writes some learning rates of a schedule, which come as arguments, then the rest of it.
 struct rate_rows {
   static constexpr char const* name = "rates";
   static constexpr std::size_t most = 256;  ///< a launch takes 4 KiB of arguments

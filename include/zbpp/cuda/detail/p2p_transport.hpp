@@ -29,7 +29,7 @@ namespace zbpp::cuda::detail {
 /// Hands messages over, or copies them from the sender's memory into the receiver's slots.
 ///
 /// For the host a message has arrived once its sender has issued it: `take` enqueues the copy,
-/// behind the pass that made the message and behind the passes that used the slot's memory before,
+/// after the pass that made the message and after the passes that used the slot's memory before,
 /// and makes the receiver's next pass wait for it. The sender's memory is free again once a later
 /// message shows that the receiver has consumed this one; what the sender issues from then on waits
 /// for that later message, and so for the copy. At the end of a step it waits for the copies.
@@ -69,7 +69,6 @@ class p2p_transport {
     states_.bind(rank, wake);
   }
 
-  /// @return what carries the states of gradients between these ranks, by way of the host
   [[nodiscard]] state_link& states() noexcept { return states_; }
 
   /// Opens the slot of the next message.
@@ -105,8 +104,7 @@ class p2p_transport {
     return l.at(l.received_before + static_cast<std::uint32_t>(sequence)).arrival;
   }
 
-  /// @return whether the first `count` messages of this step have been issued; may be asked when
-  ///         they are consumed
+  /// @return whether the first `count` messages of this step were issued; also when consumed
   [[nodiscard]] bool have_arrived(int channel, std::int32_t count) const noexcept {
     auto const& l = *channels_[zbpp::detail::index(channel)];
     auto const end = l.received_before + static_cast<std::uint32_t>(count);
@@ -143,10 +141,9 @@ class p2p_transport {
       if (l->slots.ends().to == rank) notify(sender(*l).wake);
   }
 
-  /// Begins the next step of a rank, or the same one anew: releases what it sent, for use behind
+  /// Begins the next step of a rank, or the same one again: releases what it sent, for use after
   /// the copies of it, and counts from 0 what it sends and receives.
-  /// @return false while a receiver still has messages to take or discard; the rank is notified
-  ///         when that has ended its step
+  /// @return false while a receiver has messages to take or discard; it notifies the rank then
   /// @throws cuda_error
   [[nodiscard]] bool begin_step(int rank) {
     for (auto const& l : channels_)
@@ -170,8 +167,7 @@ class p2p_transport {
     return true;
   }
 
-  /// Releases the messages of a channel before number `count`, which the sender knows to be
-  /// consumed.
+  /// Releases the messages of a channel before number `count`; the sender knows they are consumed.
   void retire(int channel, std::int32_t count) noexcept {
     auto& l = at(channel);
     retire_until(l, l.sent_before + static_cast<std::uint32_t>(count));
@@ -262,7 +258,7 @@ class p2p_transport {
     std::uint32_t sent_before = 0;  // this step
     // How many messages were taken or discarded. It is written by the receiver alone.
     alignas(64) std::atomic<std::uint32_t> consumed{0};
-    // Behind the last copy of this step; the sender may look once all messages are consumed.
+    // After the last copy of this step; the sender may look once all messages are consumed.
     event const* last_copy = nullptr;
     // Touched by the receiver alone.
     std::uint32_t received_before = 0;  // this step
@@ -285,8 +281,7 @@ class p2p_transport {
     return ranks_[zbpp::detail::index(l.slots.ends().to)];
   }
 
-  // Releases messages that were consumed, or discarded: what those would have returned goes with
-  // the next.
+  // Releases messages that were consumed or discarded: what these would return goes with the next.
   void retire_until(channel_state& l, std::uint32_t end) noexcept {
     for (; l.retired != end; ++l.retired) {
       auto& sent = l.at(l.retired);

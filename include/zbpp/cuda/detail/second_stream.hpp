@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The stream on which the second pass of a pair runs beside the first one: it leaves the rank's
-// stream in front of the pair and comes back behind it.
+// stream in front of the pair and comes back after it.
 #pragma once
 
 #include <zbpp/cuda/detail/driver_api.hpp>
@@ -25,8 +25,7 @@ namespace zbpp::cuda::detail {
 
 /// Makes a stream like one of the caller's: of its priority, and confined to the same
 /// multiprocessors where it was made in a green context.
-/// @throws error (device_failed) when the driver is older than CUDA 12.5 and there is a green
-///         context; cuda_error
+/// @throws error (device_failed) for a green context of a driver before CUDA 12.5; cuda_error
 [[nodiscard]] inline stream make_beside(stream_ref adopted) {
   int priority = 0;
   check(cudaStreamGetPriority(adopted, &priority));
@@ -47,14 +46,12 @@ class second_stream {
   explicit second_stream(stream own) : own_(std::move(own)) {}
 
   [[nodiscard]] stream_ref view() const { return own_; }
-  /// Lets it wait for what stands in front of the pair.
-  /// @throws cuda_error
+  /// Lets it wait for what stands in front of the pair. @throws cuda_error
   void fork(stream_ref first) const {
     first.record(forked_);
     view().wait(forked_);
   }
-  /// Lets what stands behind the pair wait for it.
-  /// @throws cuda_error
+  /// Lets what stands after the pair wait for it. @throws cuda_error
   void join(stream_ref first) const {
     view().record(joined_);
     first.wait(joined_);

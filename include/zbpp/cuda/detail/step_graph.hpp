@@ -39,7 +39,6 @@ inline void refuse_to_replay(int run_ahead, bool traces, bool synchronizes, plan
   refuse_with(exchanges_states(planned.program()), "ranks add the gradients of tied weights");
 }
 
-/// @return the setting
 /// @throws error (bad_argument) unless it is 1 or more, and 1 where passes are timed
 [[nodiscard]] inline int checked_steps_at_once(int steps_at_once, bool traces) {
   zbpp::detail::require(
@@ -90,20 +89,17 @@ class step_order {
   }
 
   [[nodiscard]] stream_ref origin() const { return origin_; }
-  /// Lets the stream wait for what callers have enqueued on streams of theirs.
-  /// @throws cuda_error
+  /// Lets the stream wait for what callers have enqueued on streams of theirs. @throws cuda_error
   void wait_for_callers() const {
     for (auto const& each : streams_)
       if (each.is_adopted) join(each);
   }
-  /// Lets the streams of ranks wait for this one.
-  /// @throws cuda_error
+  /// Lets the streams of ranks wait for this one. @throws cuda_error
   void fork() const {
     origin().record(begun_);
     for (auto const& each : streams_) each.on.wait(begun_);
   }
-  /// Lets the stream wait for those of ranks.
-  /// @throws cuda_error
+  /// Lets the stream wait for those of ranks. @throws cuda_error
   void join() const {
     for (auto const& each : streams_) join(each);
   }
@@ -111,21 +107,17 @@ class step_order {
   /// @param turn  of the step among those at once
   /// @throws cuda_error
   void mark_end(std::size_t turn) const { origin().record(ends_[turn]); }
-  /// Lets what callers enqueue from now on wait for the end of a step.
-  /// @throws cuda_error
+  /// Lets what callers enqueue from now on wait for the end of a step. @throws cuda_error
   void hold_callers(std::size_t turn) const {
     for (auto const& each : streams_)
       if (each.is_adopted) each.on.wait(ends_[turn]);
   }
-  /// Blocks until a step is done.
-  /// @throws cuda_error
+  /// Blocks until a step is done. @throws cuda_error
   void wait(std::size_t turn) const { ends_[turn].view().synchronize(); }
-  /// @return whether a step is done
   /// @throws cuda_error
   [[nodiscard]] bool is_done(std::size_t turn) const { return ends_[turn].view().is_complete(); }
   /// Blocks until the devices are done with all steps, whether they succeeded or not.
   void synchronize() const noexcept { cudaStreamSynchronize(origin_.view()); }
-  /// @return whether anything is still waiting or running on the streams that take part
   [[nodiscard]] bool is_busy() const noexcept {
     auto const is_busy = [](stream_ref on) { return cudaStreamQuery(on) == cudaErrorNotReady; };
     return is_busy(origin_) ||
@@ -193,7 +185,7 @@ class step_graph {
     return is_warm ? step_way::capture : step_way::issue;
   }
 
-  /// Launches a step behind what callers have enqueued, and marks its end; captures it first,
+  /// Launches a step after what callers have enqueued, and marks its end; captures it first,
   /// unless it is a replay. Its work is what is enqueued on the streams of `order`, and on those
   /// that wait for them and that they wait for, as channels do.
   /// @param issue   enqueues the step and destroys what is left of it on the host; returns false

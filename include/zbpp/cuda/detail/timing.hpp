@@ -33,7 +33,7 @@ class timing {
     for (std::size_t i = 0; i < 2 * passes; ++i) marks_.emplace_back(event_kind::timing);
   }
 
-  /// Starts anew.
+  /// Starts again.
   void start_step() noexcept { next_ = 0; }
   /// Records the next event, where there is one: at the start of a pass and at its end.
   /// @throws cuda_error

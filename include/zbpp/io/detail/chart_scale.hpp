@@ -61,7 +61,7 @@ class chart_scale {
   [[nodiscard]] std::vector<chart_label> const& labels() const noexcept { return labels_; }
   /// @return the exponent of the power of ten that numbers are divided by for their labels
   [[nodiscard]] int exponent() const noexcept { return exponent_; }
-  /// Labels round numbers anew, divided by another power of ten.
+  /// Labels round numbers again, divided by another power of ten.
   void set_exponent(int exponent) {
     if (step_digit_ == 0) return;
     exponent_ = exponent;

@@ -30,16 +30,14 @@
 
 namespace zbpp::detail {
 
-/// What stands behind the passes of a pair.
+/// What stands after the passes of a pair.
 inline constexpr std::string_view csv_pair_name = "OVERLAP_F_B";
 
-/// @return the letters of a kind of instruction
 [[nodiscard]] constexpr std::string_view csv_letters(instruction_kind kind) noexcept {
   return is_pass(kind) ? pass_table[static_cast<std::size_t>(kind)].csv_letters : to_string(kind);
 }
 
-/// An action of PyTorch's runtime that says nothing to a program. Those about one microbatch follow
-/// a send.
+/// An action of PyTorch's runtime that no program has. Those about one microbatch follow a send.
 struct csv_ignored_action {
   std::string_view letters;
   instruction_kind like;  ///< the kind that it is as to ids: a send, or an optimizer step
@@ -97,7 +95,7 @@ struct csv_text_cell {
   std::string_view written;  ///< with its quotes, without blanks around it
   std::string_view content;  ///< what the quotes hold, if there are any, without blanks around it
   bool is_quoted = false;
-  bool is_closed = true;  ///< whether its quotes end, and nothing stands behind them
+  bool is_closed = true;  ///< whether its quotes end, and nothing stands after them
 };
 
 /// Removes the first line of a text, with its end: LF, CR LF, CR CR LF (which a CR LF becomes that
@@ -133,13 +131,13 @@ struct csv_text_cell {
   return has_semicolon ? ';' : has_tab ? '\t' : ',';
 }
 
-/// Is what is left of a line. An empty text is one more cell, unless the line has ended.
+/// What is left of a line. An empty text is one more cell, unless the line has ended.
 struct csv_rest {
   std::string_view text;
   bool has_ended = false;
 };
 
-/// Removes the first cell of a line, and the separator behind it; the line has not ended.
+/// Removes the first cell of a line, and the separator after it; the line has not ended.
 [[nodiscard]] inline csv_text_cell take_csv_cell(csv_rest& rest, char separator) noexcept {
   auto const line = rest.text;
   auto const front = trimmed_front(separator == '\t' ? line.substr(0, line.find('\t')) : line);
@@ -167,8 +165,7 @@ struct csv_rest {
   return cell;
 }
 
-/// @return at most `most` characters of a text for a message, with names in place of characters
-///         that cannot be seen
+/// @return at most `most` characters of a text, with names of characters that cannot be seen
 [[nodiscard]] inline std::string visible(std::string_view text, std::size_t most) {
   constexpr std::string_view digits = "0123456789ABCDEF";
   std::string shown;
@@ -210,8 +207,7 @@ class csv_reader {
     ranks_ = cells_.ranks();
   }
 
-  /// @return placement and number of microbatches: the given ones, checked, or those that the cells
-  ///         show
+  /// @return placement and number of microbatches: those given, checked, or those of the cells
   [[nodiscard]] std::pair<placement, int> shape(
       std::optional<placement> const& given, std::optional<int> given_microbatches) {
     // Empty lines at the end are no ranks, unless the placement has as many.
@@ -245,7 +241,6 @@ class csv_reader {
     return result;
   }
 
-  /// @return how often each ignored action stands in the file
   [[nodiscard]] std::array<std::int64_t, csv_ignored_actions.size()> ignored_actions() const {
     std::array<std::int64_t, csv_ignored_actions.size()> count{};
     for_each([&](int, cell const& c) {
@@ -359,7 +354,7 @@ class csv_reader {
     return std::string("; in this text, ") + name + " separate cells";
   }
 
-  // Reads one action, and leaves in `rest` what stands behind it.
+  // Reads one action, and leaves in `rest` what stands after it.
   template <class Complain>
   [[nodiscard]] cell read_action(std::string_view& rest, Complain complain) {
     cell action;

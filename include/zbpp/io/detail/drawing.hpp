@@ -155,12 +155,10 @@ class chunk_finder {
     }
   }
 
-  /// @return the chunk of a stage that the rank runs
   [[nodiscard]] int operator()(int rank, int stage) const {
     auto const& stages = stages_[index(rank)];
     return static_cast<int>(std::lower_bound(stages.begin(), stages.end(), stage) - stages.begin());
   }
-  /// @return the most chunks that a rank has
   [[nodiscard]] int chunks() const noexcept { return chunks_; }
 
  private:

@@ -15,7 +15,7 @@ namespace zbpp::detail {
 /// The byte order mark that editors put before a text in UTF-8.
 inline constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 
-/// @return the text behind a byte order mark, if there is one
+/// @return the text after a byte order mark, if there is one
 [[nodiscard]] constexpr std::string_view without_byte_order_mark(std::string_view text) noexcept {
   if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
   return text;
@@ -78,14 +78,12 @@ template <class IsThere>
   return 0;
 }
 
-/// @return the text without blanks and invisible characters in front
 [[nodiscard]] constexpr std::string_view trimmed_front(std::string_view text) noexcept {
   while (auto const size = blank_size([&](auto part) { return text.starts_with(part); }))
     text.remove_prefix(size);
   return text;
 }
 
-/// @return the text without blanks and invisible characters at both ends
 [[nodiscard]] constexpr std::string_view trimmed(std::string_view text) noexcept {
   text = trimmed_front(text);
   while (auto const size = blank_size([&](auto part) { return text.ends_with(part); }))

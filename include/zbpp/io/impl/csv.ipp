@@ -81,7 +81,7 @@ class pytorch_line {
     parts_.back().text += std::to_string(send.microbatch);
   }
 
-  // What ends with a pass stands behind its send: the other rank waits for that.
+  // What ends with a pass stands after its send: the other rank waits for that.
   void note_ends(instruction const& pass, message_note const& note) {
     if (note.channel != channel_map::none) {
       back_ = map_.reverse(note.channel);
@@ -128,7 +128,6 @@ ZBPP_INLINE void require_right_for_pytorch(program const& code) {
           found.location);
 }
 
-/// @return whether an F and what stands right behind it are written as a pair
 [[nodiscard]] ZBPP_INLINE bool are_overlapped(
     csv_part const& first, csv_part const& second, csv_options options) noexcept {
   auto const& f = first.content;

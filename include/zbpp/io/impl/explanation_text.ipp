@@ -23,7 +23,7 @@ namespace detail {
   return 100 * static_cast<double>(part) / static_cast<double>(whole);
 }
 
-/// Is a column of the accounts.
+/// A column of the accounts.
 struct account_column {
   std::string name;
   ticks (*part)(rank_account const& of);

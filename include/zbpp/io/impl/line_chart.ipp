@@ -72,7 +72,7 @@ class chart_drawing {
   static constexpr double row_ = 22;  // height of a row of the legend
   static constexpr double dash_ = 10;
 
-  /// Is where a panel stands.
+  /// Where a panel stands.
   struct placed_panel {
     chart_panel const* panel;
     chart_scale horizontal;

@@ -37,7 +37,6 @@ ZBPP_INLINE void check_samples(sweep_curve const& curve) {
   }
 }
 
-/// @return the point of a sample, whose title states its numbers
 [[nodiscard]] ZBPP_INLINE chart_point point_of(sweep_curve const& curve, sweep_sample const& from) {
   auto const percent = [](double rate) { return decimal(std::llround(10'000 * rate), 100) + " %"; };
   return {

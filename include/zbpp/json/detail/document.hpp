@@ -79,9 +79,7 @@ class value {
   /// Points at the outermost value.
   explicit value(document const& all) : all_(&all), at_(0) {}
 
-  /// @return whether there is a value
   [[nodiscard]] explicit operator bool() const noexcept { return all_ != nullptr; }
-  /// @return whether it is of a kind
   [[nodiscard]] bool is(value_kind kind) const noexcept { return node().kind == kind; }
   [[nodiscard]] std::string_view key() const noexcept { return all_->text(node().key); }
   /// @return the digits of a number, the characters of a string, `true` or `false`
@@ -89,7 +87,6 @@ class value {
   /// @return how many elements an array or members an object has
   [[nodiscard]] std::size_t size() const noexcept { return node().count; }
 
-  /// @return whether it is an object that has a key
   [[nodiscard]] bool has(std::string_view key) const {
     bool found = false;
     if (is(value_kind::object))

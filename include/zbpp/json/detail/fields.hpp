@@ -150,7 +150,6 @@ inline constexpr auto const* not_offloaded =
   from.refuse(expected + ", a number of at least 0 that a double can hold");
 }
 
-/// @return whether a value is the string `word`
 [[nodiscard]] inline bool is_word(value const& from, std::string_view word) {
   return from.is(value_kind::string) && from.text() == word;
 }

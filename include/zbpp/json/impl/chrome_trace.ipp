@@ -50,7 +50,7 @@ class trace_reader {
   }
 
  private:
-  /// Is a process of the trace: a rank of a timeline.
+  /// A process of the trace: a rank of a timeline.
   struct rank_process {
     std::string timeline;  ///< its name
     int rank;

@@ -60,7 +60,7 @@ class claim_check {
               shown(found.lower_bound));
   }
 
-  // The first wrong time of a rank; those behind it mostly follow from it.
+  // The first wrong time of a rank; those after it mostly follow from it.
   void compare_times(plan_report const& found, int rank) {
     auto const said = said_.timeline[rank];
     auto const right = found.timeline[rank];

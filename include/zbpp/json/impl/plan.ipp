@@ -73,7 +73,6 @@ class plan_reader {
         layers ? read_first_layers(layers, asked.stages()) : std::vector<int>{}};
   }
 
-  /// @return the unit of the file's times, once it has been read
   [[nodiscard]] time_unit unit() const noexcept { return unit_; }
 
  private:

@@ -35,12 +35,12 @@ namespace zbpp::mpi::detail {
 
 /// Says how the bytes of a message come.
 enum class payload_way : std::uint8_t {
-  in_header,  ///< behind the header, in the same message of MPI
+  in_header,  ///< after the header, in the same message of MPI
   stated,     ///< buffers of the sizes in the header: the receiver allocates them first
   declared,   ///< one buffer of the declared size, without a header
 };
 
-/// Is what a message begins with that is no buffer of the declared size. Where a step begins with
+/// What a message begins with that is no buffer of the declared size. Where a step begins with
 /// one of these, a header that says `declared` goes before it, and is no message.
 struct message_header {
   /// The size of a part that is an empty handle rather than a buffer.
@@ -56,7 +56,7 @@ static_assert(std::is_trivially_copyable_v<message_header>);
 
 /// A message as small as this comes with its header.
 inline constexpr std::size_t most_in_header = 256;
-/// Has room for a header, and a small message behind it.
+/// Has room for a header, and a small message after it.
 using header_bytes = std::array<std::byte, sizeof(message_header) + most_in_header>;
 
 /// Says where the messages of a channel go: two tags of a communicator.
@@ -77,8 +77,7 @@ void for_each_piece(std::byte* data, std::size_t size, Move const& move) {
     move(data + at, static_cast<int>(std::min(most_at_once, size - at)));
 }
 
-/// @return the size of the buffers that come without a header, larger than any header, where the
-///         plan declares one; else 0
+/// @return the declared size, above any header's, of buffers that come without a header; else 0
 [[nodiscard]] constexpr std::size_t bare_size(bytes declared) noexcept {
   auto const size = static_cast<std::size_t>(declared);
   return size > sizeof(header_bytes) && size <= most_at_once ? size : 0;
@@ -164,11 +163,9 @@ class outgoing {
     delivered_.store(now, std::memory_order_release);
     return now != before;
   }
-  /// @return whether MPI has delivered all messages
   [[nodiscard]] bool is_flushed() const noexcept {
     return delivered_.load(std::memory_order_acquire) == pushed_;
   }
-  /// @return whether it has delivered the first `count` messages of this step
   [[nodiscard]] bool has_delivered(std::int32_t count) const noexcept {
     return delivered_.load(std::memory_order_acquire) >= first_ + static_cast<std::uint32_t>(count);
   }
@@ -195,12 +192,12 @@ class outgoing {
   void begin(entry& next) {
     auto const parts = next.msg.buffers();
     bool const is_bare = parts.size() == 1 && bare_size_ > 0 && parts[0].size() == bare_size_;
-    if (!is_bare || told_step_ != step_) send_header(next, is_bare);
+    if (!is_bare || announced_step_ != step_) send_header(next, is_bare);
     if (is_bare) send_first(parts[0].data(), bare_size_, next.requests);
   }
   void send_header(entry& next, bool is_bare) {
     message_header header{.step = step_};
-    told_step_ = step_;
+    announced_step_ = step_;
     auto size = sizeof(header);
     if (is_bare) {
       header.way = payload_way::declared;
@@ -268,7 +265,7 @@ class outgoing {
   std::uint64_t retired_ = 0;
   std::uint64_t first_ = 0;  // of this step
   std::uint32_t step_ = 0;
-  std::uint32_t told_step_ = 0;  // that of the last header
+  std::uint32_t announced_step_ = 0;  // that of the last header
   std::atomic<std::uint64_t> delivered_{0};
 };
 
@@ -319,13 +316,11 @@ class incoming {
     if (memory != nullptr) discard_old(*memory);
     return now != before;
   }
-  /// @return whether a message of this step is there
   [[nodiscard]] bool has_arrived(std::int32_t sequence) const noexcept {
     auto const number = first_ + static_cast<std::uint32_t>(sequence);
     return number < arrived_.load(std::memory_order_acquire) && entry_of(number).step == step_;
   }
-  /// @return when a message of this step was found to be here; one that has arrived and is not
-  ///         taken
+  /// @return when a message of this step was found here; one that has arrived and is not taken
   [[nodiscard]] std::chrono::steady_clock::time_point arrived_at(
       std::int32_t sequence) const noexcept {
     return entry_of(first_ + static_cast<std::uint32_t>(sequence)).arrived_at;

@@ -66,25 +66,19 @@ class transport {
   /// @throws error (wrong_size) when it is larger than the channel allows; (bad_argument) when more
   ///         than channel.in_flight are not retired, or an object has no serializer; (io_failed)
   void send(int channel, message&& msg, ticks);
-  /// @return 0 when a message has arrived, `not_yet` before
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const noexcept;
-  /// @return whether the first `count` messages of this step have arrived
   [[nodiscard]] bool have_arrived(int channel, std::int32_t count) const noexcept {
     return arrival(channel, count - 1) != not_yet;
   }
-  /// @return when all of a message was found to be here; for one that has arrived and is not taken,
-  ///         where `records_messages` is set
   [[nodiscard]] std::chrono::steady_clock::time_point arrived_at(
       int channel, std::int32_t sequence) const noexcept;
   /// Gives a message that has arrived, in memory of the receiving rank, and closes its slot.
   /// @throws error (io_failed), std::bad_alloc
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes most);
-  /// Releases the messages of a channel before number `count`; for the sender, who knows that they
-  /// were consumed.
+  /// Releases the messages of a channel before number `count`, which the sender knows are consumed.
   void retire(int channel, std::int32_t count);
   /// Does nothing: what MPI has delivered is released.
   static void acknowledge(int /*channel*/, std::int32_t /*count*/) noexcept {}
-  /// @return whether MPI has delivered the first `count` messages of this step
   [[nodiscard]] bool is_released(int channel, std::int32_t count) const noexcept;
 
   /// Lets MPI go on, and looks at what has arrived and left.
@@ -93,7 +87,6 @@ class transport {
   /// The same as far as it takes no memory of the arena; for another thread, while the engine runs
   /// a pass. Does nothing while the engine calls MPI.
   void poll_aside() noexcept;
-  /// @return whether MPI has delivered all that was sent, so that the step may end
   [[nodiscard]] bool is_flushed() const noexcept;
 
   /// Has another object carry the states of gradients; it must outlive this one's use.
@@ -103,7 +96,7 @@ class transport {
   static void discard(int /*channel*/, std::int32_t /*count*/) noexcept {}
   /// Does nothing: no peer waits for it.
   static void end_step(int /*rank*/) noexcept {}
-  /// Begins the next step, or the same one anew: as `drain`.
+  /// Begins the next step, or the same one again: as `drain`.
   /// @return false while something that was sent has not left
   [[nodiscard]] bool begin_step(int rank);
   /// Wakes the rank.

@@ -74,8 +74,7 @@ ZBPP_INLINE void check_settings(ranks_settings const& settings) {
         "pipeline on the thread that initialized MPI");
 }
 
-/// @return plain, unless a program has forward passes alone: an evaluation, where nothing comes
-/// back
+/// @return plain, unless a program only has forward passes: in evaluations nothing comes back
 [[nodiscard]] ZBPP_INLINE send_mode mode_of(program const& program) {
   for (int rank = 0; rank < program.ranks(); ++rank)
     for (auto const& i : program.instructions(rank))

@@ -67,7 +67,6 @@ ZBPP_INLINE void broadcast(meeting_place& place, MPI_Comm among) {
   check(MPI_Bcast(&place, sizeof(place), MPI_BYTE, 0, among), "MPI_Bcast");
 }
 
-/// @return the token that all ranks share
 [[nodiscard]] ZBPP_INLINE asio::run_token token_of(meeting_place const& place) {
   return asio::run_token::from_text(
       {reinterpret_cast<char const*>(place.secret.data()), place.secret.size()});
@@ -138,7 +137,7 @@ ZBPP_INLINE void broadcast(meeting_place& place, MPI_Comm among) {
   }
 }
 
-/// Is what MPI_Finalize has to know of a rendezvous. It stays, as processes make few.
+/// What MPI_Finalize has to know of a rendezvous. It stays, as processes make few.
 struct at_finalize {
   MPI_Comm among;
   std::atomic<rendezvous*> alive;  // null once it is destroyed

@@ -35,7 +35,6 @@ struct communicator_members {
   [[nodiscard]] int number_of(int rank) const noexcept {
     return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
   }
-  /// @return whether a rank is in it
   [[nodiscard]] bool has(int rank) const noexcept {
     return zbpp::detail::index(number_of(rank)) < ranks.size();
   }
@@ -71,7 +70,6 @@ struct communicator_map {
     return static_cast<int>(
         std::ranges::count_if(communicators, [=](auto const& one) { return one.has(rank); }));
   }
-  /// @return how many of those of a rank add gradients up
   [[nodiscard]] int sums_of(int rank) const noexcept {
     int count = 0;
     for (std::size_t k = 0; k < of_sums; ++k) count += communicators[k].has(rank) ? 1 : 0;
@@ -166,7 +164,6 @@ inline void add_sums(communicator_map& map, std::span<std::vector<int> const> gr
   return result;
 }
 
-/// @return the communicators for any program of a placement
 [[nodiscard]] inline communicator_map map_communicators(
     placement const& placement, channel_layout layout) {
   return map_communicators(channels_of(placement), placement.ranks(), layout);
@@ -181,15 +178,13 @@ inline void add_sums(communicator_map& map, std::span<std::vector<int> const> gr
   return of_passes + (communicators == 0 ? 0 : 1 + 3 * communicators) + copying;
 }
 
-/// @return how many events order the sums of a rank over replicas: one before them, and one behind
-///         that of each stage
+/// @return how many events order the sums of a rank: one before them, and one after each
 [[nodiscard]] inline int events_of_sums(program const& code, int rank) {
   if (!reduces_gradients(code)) return 0;
   return 1 + static_cast<int>(code.placement().stages_of(rank).size());
 }
 
-/// @return by channel, how many messages its receiver holds at one time in a step, where flows keep
-///         them until the last pass of their microbatches
+/// @return by channel, most messages that flows of its receiver keep, each to the end of its flow
 [[nodiscard]] inline std::vector<std::size_t> held_in_step(
     program const& code, traffic const& messages) {
   std::vector<std::size_t> most(messages.channels().size(), 0);

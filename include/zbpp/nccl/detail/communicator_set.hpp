@@ -99,8 +99,7 @@ class communicator_set {
     });
   }
   /// Uses a communicator of the caller for all channels. It has all ranks, in their order.
-  /// @throws error (bad_argument) when rank, ranks or device differ; nccl_error; cuda_error; what
-  ///         `pause` throws
+  /// @throws error (bad_argument) for another rank, size or device; nccl_error; cuda_error; `pause`
   communicator_set(
       std::vector<channel> channels,
       local_rank here,
@@ -133,11 +132,8 @@ class communicator_set {
   communicator_set(communicator_set const&) = delete;
   communicator_set& operator=(communicator_set const&) = delete;
   ~communicator_set() { communicator::close(all(), std::chrono::seconds(2)); }
-
-  /// @return the channels that the communicators serve
   [[nodiscard]] std::vector<channel> const& channels() const noexcept { return channels_; }
-  /// @return a rank's endpoint of a channel; null when the rank is in another process, or NCCL does
-  ///         not carry the channel
+  /// @return a rank's endpoint of a channel; null in another process, or not carried by NCCL
   [[nodiscard]] endpoint* endpoint_of(int channel, int rank) const noexcept {
     auto const communicator = map_.of_channel[zbpp::detail::index(channel)];
     if (communicator == communicator_map::none) return nullptr;
@@ -151,7 +147,6 @@ class communicator_set {
   [[nodiscard]] endpoint* receiver_of(int channel) const noexcept {
     return endpoint_of(channel, channels_[zbpp::detail::index(channel)].to);
   }
-  /// @return the number that a rank has in the communicator of a channel
   [[nodiscard]] int number_in(int channel, int rank) const noexcept {
     return members_of(channel).number_of(rank);
   }
@@ -172,7 +167,7 @@ class communicator_set {
   /// Ends whatever runs or waits on the communicators; any thread may call it, also while others
   /// issue. The communicators cannot be used afterwards.
   void abort() noexcept {
-    // First, so that a thread that waits for NCCL within `use` returns, and none begins anew.
+    // First, so that a thread that waits for NCCL within `use` returns, and none begins again.
     is_aborted_.store(true, std::memory_order_release);
     {
       // A launch may hang until this aborts it, which NCCL allows from another thread, so do not

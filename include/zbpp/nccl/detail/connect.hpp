@@ -52,13 +52,11 @@
 
 namespace zbpp::nccl::detail {
 
-/// Lets the ranks of a pipeline make collective calls, which those of all pipelines of the run make
-/// together.
+/// Lets the ranks of a pipeline make collective calls together with those of all pipelines.
 struct pipeline_calls {
   asio::control& channel;
   asio::pipeline_ranks places = {};  ///< which ranks of the run are those of the pipeline
 
-  /// @return the rank of this process in its pipeline
   [[nodiscard]] int rank() const { return places.in_pipeline(channel.rank()); }
 };
 
@@ -94,7 +92,6 @@ class gathered_values {
   std::vector<std::size_t> next_;
 };
 
-/// @return the layout of the communicators that a rank uses
 [[nodiscard]] inline channel_layout layout_of(ranks_settings const& settings) noexcept {
   return settings.adopted != nullptr ? channel_layout::one_per_rank : settings.layout;
 }
@@ -105,7 +102,6 @@ class gathered_values {
   return settings.peer_copies && settings.adopted == nullptr &&
          settings.replay != cuda::replay::step;
 }
-/// @return that as ranks agree on it
 [[nodiscard]] inline agreement_item peer_copies_item(ranks_settings const& settings) {
   return make_item(
       "peer copies", uses_peer_copies(settings) ? "where GPUs reach each other" : "none");
@@ -123,7 +119,6 @@ inline void check_numbers(ranks_settings const& settings) {
       "most_ctas");
 }
 
-/// @return what ranks compare of their settings
 [[nodiscard]] inline std::vector<agreement_item> agreement_of(ranks_settings const& settings) {
   std::string shapes;
   for (auto const& edge : settings.edges) {
@@ -190,7 +185,6 @@ struct gpu_identity {
   std::array<char, 32> bus_id{};  ///< such as 0000:07:00.0; empty: not to be compared
   std::array<char, 240> host{};   ///< the name that people know, a line end, and more
 
-  /// @return whether NCCL takes both for one GPU
   [[nodiscard]] bool is_same(gpu_identity const& other) const noexcept {
     return bus_id == other.bus_id && host == other.host && bus_id.front() != '\0';
   }
@@ -231,7 +225,6 @@ static_assert(std::is_trivially_copyable_v<gpu_identity>);
 }
 
 /// Tells all ranks on which GPU each is; a collective call.
-/// @return by rank
 /// @throws cuda_error; nccl_error; the failure of the run
 [[nodiscard]] inline std::vector<gpu_identity> exchange_gpus(asio::control& run, int device) {
   int version = 0;
@@ -264,8 +257,7 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
       }
 }
 
-/// @return a pause that throws the failure of the run once there is one, and error (no_rendezvous)
-///         with this text once `limit` has passed
+/// @return a pause that throws the failure of the run, or error (no_rendezvous) after `limit`
 [[nodiscard]] inline pause_call pause_in_run(
     asio::control& run, std::chrono::milliseconds limit, std::string text) {
   return [&run, limited = limited_pause(limit, std::move(text))](std::chrono::microseconds time) {
@@ -287,8 +279,7 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
   return ids;
 }
 
-/// Makes and connects the communicators of some channels together with the other ranks, or takes
-/// the caller's.
+/// Makes and connects the communicators of some channels with other ranks, or takes the caller's.
 /// @param device  that of this rank
 /// @param map     as `map_remaining` gives it; not used for the caller's
 /// @throws error (bad_argument) when NCCL is to carry messages between ranks on one GPU;
@@ -319,7 +310,7 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
       pause);
 }
 
-/// Tells why NCCL carries the messages of a channel, where somebody wants to know.
+/// Calls `on_fallback`, if set, with why NCCL carries the messages of a channel.
 inline void tell_fallback(ranks_settings const& settings, channel const& of, char const* reason) {
   if (settings.on_fallback)
     settings.on_fallback(
@@ -458,8 +449,7 @@ inline void make_peer_channels(
   make_peers(run, device, needs, made.held, settings, *made.peers);
 }
 
-/// @return the groups of replicas of a run that add up gradients of a program, the same list on all
-///         ranks; none where there is nothing to add up
+/// @return the groups of replicas that add up gradients of a program, the same list on all ranks
 [[nodiscard]] inline std::vector<std::vector<int>> groups_of_sums(
     program const& code, grid_layout const* layout) {
   std::vector<std::vector<int>> groups;
@@ -475,8 +465,7 @@ inline void make_peer_channels(
 /// @param context  of this rank
 /// @param peers    of all channels; it outlives the report of a failure here
 /// @throws error (refused_program) when the program can deadlock on the hardware queues of a
-///         device; (bad_argument) when messages could hold all multiprocessors; as
-///         `make_communicators`
+///         device; (bad_argument) when messages could hold all SMs; as `make_communicators`
 [[nodiscard]] inline std::shared_ptr<communicator_set> make_remaining(
     pipeline_calls const& run,
     cuda::device_context const& context,

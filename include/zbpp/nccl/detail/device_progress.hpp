@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Follows how far a rank's GPU has come in a step, by events around passes, and waits for it: never
-// for long at a time, since what ends the step may come from the device, from NCCL or from another
-// rank.
+// for long at a time, since the device, NCCL or another rank may end the step.
 #pragma once
 
 #include <zbpp/asio/control.hpp>
@@ -31,12 +30,10 @@
 
 namespace zbpp::nccl::detail {
 
-/// Records where the passes of a step begin and end on a stream. Used by the thread that runs
-/// steps.
+/// Records where passes of a step begin and end on a stream. For the thread that runs steps.
 class device_progress {
  public:
-  /// Makes the events for up to `passes` per step, for the current device.
-  /// @throws cuda_error
+  /// Makes the events for up to `passes` per step, for the current device. @throws cuda_error
   explicit device_progress(std::size_t passes) {
     for (std::size_t i = 0; i < 2 * passes; ++i)
       events_.push_back({cuda::event(cuda::event_kind::order), mark::end, {}});
@@ -127,8 +124,7 @@ class host_wait {
     until(done, [this] { return supervisor_.look() || status_->has_failed(); });
     return !status_->has_failed();
   }
-  /// The same when a step has failed here, for steps before it: until `done()` holds or the run is
-  /// over.
+  /// The same for steps before one that failed here: until `done()` holds or the run is over.
   /// @throws cuda_error; nccl_error
   template <class Done>
   void for_steps_before(Done const& done) {
@@ -226,8 +222,7 @@ class host_wait {
   step_status const* status_ = nullptr;
 };
 
-/// Counts planned time by the costs of issued passes, and records where they begin and end on the
-/// device.
+/// Counts planned time by the costs of issued passes, and records their times on the device.
 class rank_pass_observer : public cuda::pass_observer {
  public:
   rank_pass_observer() = default;
@@ -261,8 +256,7 @@ class rank_pass_observer : public cuda::pass_observer {
     if (!context_->is_captured()) progress_->end(context_->compute());
     return planned;
   }
-  /// Begins a step of a run, the next one or the same one anew; blocks until the passes before are
-  /// done.
+  /// Begins the next step of a run, or the same one again; blocks until the passes before are done.
   /// @throws cuda_error; nccl_error
   void begin_step(bool is_next) const {
     if (!wait_->until_messages_are_here()) return;

@@ -52,7 +52,6 @@ struct page_name {
   std::int32_t file = -1;
   std::array<std::uint32_t, 4> id{};  ///< random, so that no other file is taken for it
 
-  /// @return what the system calls the file
   [[nodiscard]] std::string text() const {
     static constexpr char digits[] = "0123456789abcdef";
     std::string result = "zbpp-";
@@ -105,9 +104,7 @@ class shared_page {
 
   /// @return how another process finds it, until `close_file`
   [[nodiscard]] page_name const& name() const noexcept { return name_; }
-  /// @return its first byte
   [[nodiscard]] void* data() const noexcept { return memory_; }
-  /// @return the same for devices
   [[nodiscard]] void* on_device() const noexcept { return on_device_; }
   /// Lets no other process open it from now on.
   void close_file() noexcept {
@@ -169,15 +166,14 @@ class stream_values {
     if (can_flush != 0) flags_ |= CU_STREAM_WAIT_VALUE_FLUSH;
   }
 
-  /// Writes a counter behind all that was enqueued.
+  /// Writes a counter after all that was enqueued.
   /// @param counter  as devices see it
   /// @throws cuda_error
   void write(cuda::stream_ref on, std::uint32_t* counter, std::uint32_t value) const {
     cuda::detail::check_driver(
         write_(on, address_of(counter), value, CU_STREAM_WRITE_VALUE_DEFAULT));
   }
-  /// Lets what is enqueued from now on wait until a counter has reached a value; it may wrap
-  /// around.
+  /// Lets what is enqueued next wait until a counter has reached a value; it may wrap around.
   /// @throws cuda_error
   void wait(cuda::stream_ref on, std::uint32_t* counter, std::uint32_t value) const {
     cuda::detail::check_driver(wait_(on, address_of(counter), value, flags_));
@@ -323,7 +319,6 @@ class peer_receiver : public peer_end {
   /// @return whether none has them open
   bool take_back() const noexcept { return take_offer(slot_loan::over) || is_loan_over(); }
 
-  /// @return what the sender needs
   [[nodiscard]] peer_offer const& offer() const noexcept { return offer_; }
   /// @return whether what a sender has copied, by its answer, is what has arrived. Blocks.
   /// @throws cuda_error
@@ -361,7 +356,7 @@ class peer_receiver : public peer_end {
   void skip() noexcept {
     count_.store(static_cast<std::uint32_t>(++opened_), std::memory_order_relaxed);
   }
-  /// Tells the sender, behind all that was enqueued, that the slot opened last is free.
+  /// Tells the sender, after all that was enqueued, that the slot opened last is free.
   /// @throws cuda_error
   void tell(cuda::stream_ref compute) const {
     values_.write(compute, on_device().opened, static_cast<std::uint32_t>(opened_));
@@ -372,8 +367,7 @@ class peer_receiver : public peer_end {
   void wait(cuda::stream_ref compute, std::int32_t sequence) const {
     values_.wait(compute, on_device().arrived, end_of(sequence));
   }
-  /// @return whether a message that was waited for, or a later one, is there; false where either
-  ///         end has ended the waits
+  /// @return whether a message, or a later one, is there; false where an end has ended waits
   [[nodiscard]] bool has_arrived(std::int32_t sequence) const noexcept {
     return get(counters().arrived) - end_of(sequence) < far / 2;
   }
@@ -447,14 +441,11 @@ class peer_sender : public peer_end {
     end_loan();
   }
 
-  /// @return what the receiver is to compare
   [[nodiscard]] peer_answer const& answer() const noexcept { return answer_; }
-  /// @return the device of its stream
   [[nodiscard]] int device() const noexcept { return device_; }
-  /// @return the stream that copies
   [[nodiscard]] cuda::stream_ref copies() const { return copies_; }
 
-  /// Enqueues the copy of a message, behind what the stream waits for.
+  /// Enqueues the copy of a message, after what the stream waits for.
   /// @param for_slot     whether it waits until the receiver has opened the slot
   /// @param by_receiver  whether the receiver waits for it
   /// @throws cuda_error
@@ -464,8 +455,7 @@ class peer_sender : public peer_end {
       if (sent[k].size() > 0) copy(slot + to_.parts[k], sent[k].data(), sent[k].size());
     if (by_receiver) end();
   }
-  /// Enqueues the copy of some bytes, when the receiver has opened the slot.
-  /// @throws cuda_error
+  /// Enqueues the copy of some bytes, when the receiver has opened the slot. @throws cuda_error
   void send(void const* data, std::size_t size) {
     copy(begin(true) + to_.parts[0], data, size);
     end();
@@ -567,7 +557,6 @@ class peer_set {
     if (both.receiver != nullptr) both.receiver->accept();
   }
 
-  /// @return whether copies carry a channel
   [[nodiscard]] bool carries(int channel) const noexcept { return at(channel).is_carried; }
   /// @return the end of the sender; null when it is in another process
   [[nodiscard]] peer_sender* sender_of(int channel) const noexcept {
@@ -577,7 +566,6 @@ class peer_set {
   [[nodiscard]] peer_receiver* receiver_of(int channel) const noexcept {
     return at(channel).receiver.get();
   }
-  /// @return how many channels of the run there are
   [[nodiscard]] int channels() const noexcept { return static_cast<int>(channels_.size()); }
   /// @return of how many channels the senders are here, each with a stream
   [[nodiscard]] int senders() const noexcept {
@@ -611,8 +599,7 @@ class peer_set {
   void get_ready() {
     if (!ends_waits_) ends_waits_.emplace([this] { end_waits(); });
   }
-  // Devices go on writing counters until they are done, and nobody knows when those of other
-  // processes are.
+  // Devices write counters until they are done, and nobody knows when those elsewhere are.
   void end_waits() noexcept {
     while (!is_ended_.load(std::memory_order_relaxed)) {
       for (auto const& each : channels_) {
@@ -629,7 +616,6 @@ class peer_set {
   std::optional<abort_thread> ends_waits_;  // last: it uses the others
 };
 
-/// @return by channel, how slots are filled
 [[nodiscard]] inline std::vector<cuda::slot_filling> filling_of(peer_set const& peers) {
   std::vector<cuda::slot_filling> filling;
   for (int c = 0; c < peers.channels(); ++c)

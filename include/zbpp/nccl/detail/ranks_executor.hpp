@@ -57,8 +57,7 @@ class ranks::executor : public asio::one_rank {
   /// Checks with all ranks that they have the same plan, and gets the device ready.
   /// @throws error (bad_argument) unless there is a process for each rank, or when a setting does
   ///         not fit; (no_agreement) that says which rank differs in what; (refused_program) when
-  ///         the program can stall on communicators with this layout; cuda_error; the failure of
-  ///         the run
+  ///         the program can stall on communicators with this layout; cuda_error; a failed run
   executor(nccl::ranks by, plan const& planned)
       : one_rank(
             *by.run_,
@@ -92,31 +91,25 @@ class ranks::executor : public asio::one_rank {
     });
   }
 
-  /// @return what the rank knows of the grid; null where the run is none
   [[nodiscard]] rank_grid* grid_of(int) noexcept {
     return groups_ == nullptr ? nullptr : &groups_->grid();
   }
-  /// @return the memory of the rank, on its device
   [[nodiscard]] arena make_memory(int) { return arena(settings_.memory(context().device())); }
-  /// @return the context in which the passes of the rank run
   [[nodiscard]] pass_context context_of(int, arena& buffers) noexcept {
     return pass_context(buffers, backend_kind::cuda, &context());
   }
   /// Makes the device of the rank current. @return what makes the one before current again
   [[nodiscard]] cuda::device_guard enter(int) { return cuda::device_guard(context().device()); }
-  /// @return the wakeup that is notified when a step fails
   [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
   /// Gets the rank ready for a run of steps.
   /// @param turn  of the step among those at once
   void start_run(std::size_t turn = 0) noexcept { steps_.start_run(turn); }
-  /// @return what follows the passes of the rank
   [[nodiscard]] pass_observer observer_of(int) noexcept { return steps_.observer(); }
 
   /// @return what carries the messages of this rank; the first time finds out together with the
   ///         other ranks who reaches whose slots, and makes and connects communicators for the rest
   /// @throws error (refused_program) when the program can deadlock on the hardware queues of a
-  ///         device; (bad_argument) when messages could hold all multiprocessors; the failure of
-  ///         the run
+  ///         device; (bad_argument) when messages could hold all SMs; the failure of the run
   [[nodiscard]] std::unique_ptr<detail::transport> make_transport(
       program const& program, traffic const& messages, problem const& problem) {
     asio::call_name const named(control_channel(), supervisor().connecting(programs_.empty()));
@@ -144,8 +137,7 @@ class ranks::executor : public asio::one_rank {
         std::move(contexts),
         std::move(needs),
         settings_.synchronizes);
-    // A transport whose program could not be prepared is destroyed; its address may be in use
-    // again.
+    // A transport whose program could not be prepared is gone; its address may be in use again.
     programs_.remove_if(
         [&](detail::rank_program const& gone) { return gone.transport == made.get(); });
     auto& added = programs_.emplace_back(detail::rank_program{&program, made.get(), {}, {}});
@@ -208,9 +200,8 @@ class ranks::executor : public asio::one_rank {
   void run(std::vector<Engine>& engines, detail::transport& transport, step_status& status) {
     steps_.run(engines, at(transport), status);
   }
-  /// @return how many steps may be under way
   [[nodiscard]] int steps_at_once() const noexcept { return settings_.steps_at_once; }
-  /// Issues a step, or replays it, behind those that are under way, and returns.
+  /// Issues a step, or replays it, after those that are under way, and returns.
   /// @param turn  of the step among those at once
   /// @throws error (bad_argument) where ranks exchange states of gradients
   template <class Engine>

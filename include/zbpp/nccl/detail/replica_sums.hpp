@@ -38,8 +38,6 @@ class replica_sums final : public gradient_sums {
   /// @throws cuda_error
   replica_sums(communicator_set& communicators, endpoint const& by, cuda::device_context& context)
       : communicators_(&communicators), by_(&by), context_(&context), made_(make_event()) {}
-
-  /// @return the stream on which sums run
   [[nodiscard]] cuda::stream_ref stream() const { return by_->messages; }
 
   /// Takes note of a stage. @throws cuda_error
@@ -108,12 +106,11 @@ class replica_sums final : public gradient_sums {
     stream().wait(made_);
     communicators_->use([&] {
       enqueue(own.layers);
-      communicators_->await(by_->comm);  // so that what is recorded next is behind it
+      communicators_->await(by_->comm);  // so that what is recorded next is after it
     });
     if (!communicators_->is_aborted()) stream().record(own.summed);
   }
-  /// Lets passes wait for the sum of a stage.
-  /// @throws cuda_error
+  /// Lets passes wait for the sum of a stage. @throws cuda_error
   void finish(int chunk) override {
     auto const& own = stages_[zbpp::detail::index(chunk)];
     if (!own.layers.empty() && !communicators_->is_aborted()) context_->compute().wait(own.summed);

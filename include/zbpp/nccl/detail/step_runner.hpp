@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs the steps of the rank of a process: issues or replays them, one by one or behind others that
+// Runs the steps of the rank of a process: issues or replays them, one by one or after others that
 // are under way, waits for the device, and gives up together with all ranks when one fails.
 #pragma once
 
@@ -56,7 +56,7 @@ void settle_device(
   cudaGetLastError();  // the step has reported it
 }
 
-/// A pass that was enqueued behind a receive runs on what its slot holds when the receive is given
+/// A pass that was enqueued after a receive runs on what its slot holds when the receive is given
 /// up. If it faults, CUDA does not go on in this process, which has to know.
 /// @param known  what the rank reports already
 /// @return that as a failure of the rank; nothing when CUDA goes on, or when it is known
@@ -115,8 +115,7 @@ class step_launcher {
       std::size_t at_once) noexcept
       : supervisor_(supervisor), launcher_(launcher), wait_(wait), at_once_(at_once) {}
 
-  /// Replays the steps of a program, which trains; makes what that takes.
-  /// @throws cuda_error
+  /// Replays the steps of a program, which trains; makes what that takes. @throws cuda_error
   void replay_with(transport& trains) {
     replay_ =
         &trains.replay_with(supervisor_.rank(), std::make_unique<step_replay>(context(), at_once_));
@@ -148,8 +147,7 @@ class step_launcher {
     return agree_on_step(supervisor_.channel(), *replay_, engines, turn);
   }
 
-  /// Issues steps where none is under way, and waits until the device is done with them, or one has
-  /// failed.
+  /// Issues steps where none is under way, and waits until the device is done, or one failed.
   /// @throws cuda_error; nccl_error
   template <class Engine>
   void issue_alone(
@@ -157,7 +155,7 @@ class step_launcher {
     launcher_.issue(engines, wait_of(engines.front(), active));
     if (!status.has_failed()) wait_.until_done(context(), *active.transport, active.states.get());
   }
-  /// Issues a step behind those that are under way, unless it fails.
+  /// Issues a step after those that are under way, unless it fails.
   /// @param turn  of the step among those at once
   /// @throws cuda_error; nccl_error
   template <class Engine>
@@ -173,7 +171,7 @@ class step_launcher {
     order_->join();
     order_->mark_end(turn);
   }
-  /// Launches a step behind those that are under way; captures it first, unless it is a replay.
+  /// Launches a step after those that are under way; captures it first, unless it is a replay.
   /// @param turn  of the step among those at once
   /// @throws as `step_graph::start`
   template <class Engine>
@@ -189,14 +187,12 @@ class step_launcher {
       return !status.has_failed();
     });
   }
-  /// Lets what callers enqueue from now on wait for the end of a step.
-  /// @throws cuda_error
+  /// Lets what callers enqueue from now on wait for the end of a step. @throws cuda_error
   void hold_callers(std::size_t turn) const { order_->hold_callers(turn); }
 
-  /// @return whether a step is done that was launched, or issued behind others
+  /// @return whether a step is done that was launched, or issued after others
   /// @throws cuda_error
   [[nodiscard]] bool is_done(std::size_t turn) const { return order_->is_done(turn); }
-  /// @return whether any step of those is still waiting or running
   [[nodiscard]] bool is_busy() const noexcept { return order_ && order_->is_busy(); }
   /// Drops all graphs.
   void discard() noexcept {
@@ -261,7 +257,6 @@ class step_runner {
   void start_abort() noexcept {
     if (abort_thread_) abort_thread_->start();
   }
-  /// @return what puts steps on the device
   [[nodiscard]] step_launcher& steps() noexcept { return steps_; }
 
   /// Gets ready for a run of steps.
@@ -271,7 +266,6 @@ class step_runner {
     turns_[turn].progress.start_run();
     turn_ = turn;
   }
-  /// @return what follows the passes of the run
   [[nodiscard]] rank_pass_observer observer() noexcept {
     return {
         launcher_.observer_of(supervisor_.rank()),
@@ -297,7 +291,7 @@ class step_runner {
     end(*active.transport, engine.what_failed());
   }
 
-  /// Issues a step, or replays it, behind those that are under way, and returns. If that fails,
+  /// Issues a step, or replays it, after those that are under way, and returns. If that fails,
   /// waits for those, and until the device is done.
   /// @param turn  of the step among those at once
   template <class Engine>
@@ -335,7 +329,7 @@ class step_runner {
   /// @return whether the step is whole: it was done before this rank was told of a failure
   [[nodiscard]] bool finish(transport const& by, std::size_t turn, std::vector<failure>& failures) {
     if (is_over_ ? completed_ == 0 : !wait_for_completion(by, turn, failures)) {
-      under_way_ = 0;  // those behind it are lost with it
+      under_way_ = 0;  // those after it are lost with it
       return false;
     }
     launcher_.collect_losses(turn);

@@ -2,8 +2,7 @@
 //
 // Moves messages between ranks by NCCL, or by copies into slots of the receiver where devices reach
 // each other. The host only issues: on the device a transfer waits until its slot is free and its
-// message is made, and a pass until its message has arrived. A step can be captured as one graph
-// and replayed.
+// message is made, and a pass until its message has arrived. A step can be one graph.
 #pragma once
 
 #include <zbpp/cuda/channel_needs.hpp>
@@ -37,7 +36,7 @@ using cuda::detail::step_way;
 
 /// Keeps the graph of a rank's steps, one for each of those at once.
 ///
-/// In the graph the messages of the rank stand one behind the other, in the order of the program,
+/// In the graph the messages of the rank stand one after the other, in the order of the program,
 /// beside its passes. CUDA may take the nodes of a graph in any order that their dependences allow,
 /// and put them into any hardware queues, so only what they depend on keeps ranks from waiting for
 /// one another in turn.
@@ -52,7 +51,6 @@ class step_replay {
         graph_({&context}, at_once),
         is_settled_(at_once, 0) {}
 
-  /// @return the stream on which messages are captured
   [[nodiscard]] cuda::stream_ref messages() const { return messages_; }
 
   /// @param turn  of the step among those at once
@@ -88,8 +86,7 @@ class step_replay {
       Issue const& issue) {
     graph_.start(way, engines, order, turn, issue);
   }
-  /// Drops all graphs, for which an abort of their communicators waits. Those that run go when they
-  /// end.
+  /// Drops all graphs, for which an abort of communicators waits; those that run, when they end.
   /// @source NCCL, commDestroySync in src/init.cc
   void discard() noexcept { graph_.discard(); }
 
@@ -138,12 +135,11 @@ struct channel_state {
     while (retired < sent) at(retired++).clear();
     sent = retired = 0;
   }
-  /// Releases what was received, and counts anew.
+  /// Releases what was received, and counts again.
   void drain_slots() noexcept {
     slots->drain();
     if (incoming != nullptr) incoming->begin_step();
   }
-  /// @return where a message is that was sent
   [[nodiscard]] message& at(std::uint32_t number) noexcept {
     return messages[number & (messages.size() - 1)];
   }
@@ -216,16 +212,13 @@ class transport {
     ranks_[zbpp::detail::index(rank)].wake = wake;
   }
 
-  /// Keeps the graph of a rank's steps, which has messages of the communicators and so goes before
-  /// them.
-  /// @return the graph
+  /// Keeps the graph of a rank's steps, which goes before the communicators that it uses.
   step_replay& replay_with(int rank, std::unique_ptr<step_replay> steps) noexcept {
     return *(ranks_[zbpp::detail::index(rank)].steps = std::move(steps));
   }
 
   /// Opens the slot of the next message, and enqueues the receive or tells the sender.
-  /// @throws std::bad_alloc; error (wrong_flow) when a flow still holds the slot; cuda_error;
-  ///         nccl_error
+  /// @throws std::bad_alloc; error (wrong_flow) when a flow holds the slot; cuda_error; nccl_error
   void post_receive(int channel, bytes) {
     auto& l = at(channel);
     auto const& to = at_rank(l.slots->ends().to);
@@ -248,8 +241,7 @@ class transport {
   }
 
   /// Enqueues the send or copy of what the sender's passes have made so far. Never blocks.
-  /// @throws error (wrong_size) unless the message has the shape of its edge; cuda_error;
-  ///         nccl_error
+  /// @throws error (wrong_size) when its shape is not the edge's; cuda_error; nccl_error
   void send(int channel, message&& msg, ticks) {
     auto& l = at(channel);
     auto const sequence = static_cast<std::int32_t>(l.sent);
@@ -274,8 +266,7 @@ class transport {
     l.at(l.sent++) = std::move(msg);
   }
 
-  /// @return 0; `not_yet` where the host waits for messages, until this one is here, and for good
-  ///         once the communicators are aborted
+  /// @return 0; `not_yet` where the host waits, until the message is here, and after an abort
   /// @throws cuda_error
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const {
     if (!host_waits_) return 0;
@@ -305,8 +296,7 @@ class transport {
     return std::exchange(slot.parts, {});
   }
 
-  /// Releases the messages of a channel before number `count`, which the sender knows to be
-  /// consumed.
+  /// Releases the messages of a channel before number `count`; the sender knows they are consumed.
   void retire(int channel, std::int32_t count) noexcept {
     auto& l = at(channel);
     for (auto const end = static_cast<std::uint32_t>(count); l.retired < end; ++l.retired)
@@ -315,17 +305,14 @@ class transport {
 
   /// Has another object carry the states of gradients; it must outlive this one's use.
   void link_states(state_link& states) noexcept { states_ = &states; }
-  /// @return what carries them, where ranks agree
   [[nodiscard]] state_link& states() noexcept { return *states_; }
 
-  /// Has another object add up the gradients of a rank over its replicas; it must outlive this
-  /// one's use.
+  /// Has another object, which must outlive this one's use, add up gradients over replicas.
   /// @throws cuda_error
   void link_sums(int rank, replica_sums& sums) {
     sums_ = &sums;
     note(sums.stream(), rank, at_rank(rank).context->device());
   }
-  /// @return what adds them up, where there are replicas
   [[nodiscard]] gradient_sums& sums() noexcept { return *sums_; }
   /// @return whether no pass has to wait for a sum that was begun
   /// @throws cuda_error
@@ -335,8 +322,8 @@ class transport {
   static void discard(int /*channel*/, std::int32_t /*count*/) noexcept {}
   /// Does nothing: no peer waits for it.
   static void end_step(int /*rank*/) noexcept {}
-  /// Begins the next step of a rank, or the same one anew: releases what it sent and received, for
-  /// use behind the transfers, and counts from 0.
+  /// Begins the next step of a rank, or the same one again: releases what it sent and received, for
+  /// use after the transfers, and counts from 0.
   /// @return false while a state that the rank sent has not left; for messages the device waits
   /// @throws cuda_error
   [[nodiscard]] bool begin_step(int rank) {
@@ -372,7 +359,6 @@ class transport {
     if (states_ != nullptr) states_->drain();
   }
 
-  /// @return the streams on which transfers of a rank run
   [[nodiscard]] std::vector<cuda::stream_ref> streams_of(int rank) const {
     std::vector<cuda::stream_ref> own;
     for (auto const& each : streams_)
@@ -382,7 +368,7 @@ class transport {
     return own;
   }
 
-  /// Records events behind all that was issued, for `is_done`. @throws cuda_error
+  /// Records events after all that was issued, for `is_done`. @throws cuda_error
   void mark_end() {
     if (is_aborted()) return;
     for (auto const& each : streams_) each.on.record(each.last);
@@ -393,15 +379,12 @@ class transport {
     return std::ranges::all_of(
         streams_, [](auto const& each) { return each.last.view().is_complete(); });
   }
-  /// @return whether anything that was issued is still waiting or running
   [[nodiscard]] bool is_busy() const noexcept {
     return std::ranges::any_of(
         streams_, [](auto const& each) { return cudaStreamQuery(each.on) == cudaErrorNotReady; });
   }
 
-  /// @return the communicators that it uses
   [[nodiscard]] communicator_set& communicators() const noexcept { return *communicators_; }
-  /// @return the channels that copies carry
   [[nodiscard]] peer_set& peers() const noexcept { return *peers_; }
 
  private:
@@ -475,7 +458,7 @@ class transport {
         for (auto const& part : parts.first(std::min(parts.size(), most_grouped)))
           if (part.size() > 0) check_started(call(part));
         together.end();
-        communicators_->await(by.comm);  // so that what is recorded next is behind it
+        communicators_->await(by.comm);  // so that what is recorded next is after it
       }
     });
   }

@@ -24,11 +24,9 @@ namespace zbpp::optim::detail {
 class elementwise {
  public:
   [[nodiscard]] int layers() const noexcept { return static_cast<int>(layers_.size()); }
-  /// @return a layer, where it was found last
   [[nodiscard]] layer const& at(int layer) const noexcept {
     return layers_[static_cast<std::size_t>(layer)];
   }
-  /// @return the weights of a layer
   /// @throws error (bad_argument) as `layer_source::locate_weights`
   [[nodiscard]] std::span<float const> weights(int layer) const;
   /// Writes the states of the gradients; those of a layer that is frozen are 0.
@@ -50,19 +48,16 @@ class elementwise {
   [[nodiscard]] bool is_replicated(int layer) const noexcept {
     return layers_[static_cast<std::size_t>(layer)].is_replicated;
   }
-  /// @return how many weights each tied layer has; 0 where there is none
   [[nodiscard]] std::int64_t tied_weights() const noexcept { return tied_weights_; }
   /// Copies the gradients of the tied layers, one after another.
   void read_tied(std::span<float> copy, pass_context);
   /// Replaces the gradients of each tied layer that is trained.
   void write_tied(std::span<float const> sum, pass_context);
-  /// @return how many gradients all layers have
   [[nodiscard]] std::int64_t gradient_count() const;
   /// Copies the gradients of all layers, one after another; 0 for one that is frozen.
   void read_gradients(std::span<float> copy, pass_context);
   /// Replaces the gradients of each layer that is trained.
   void write_gradients(std::span<float const> sums, pass_context);
-  /// @return how many weights a layer has
   [[nodiscard]] std::int64_t layer_size(int layer) const;
   /// Measures and steps the layers from `first` to before `last` alone from now on, and keeps
   /// moments for no other.
@@ -71,7 +66,6 @@ class elementwise {
   void read_weights(int layer, std::span<float> copy, pass_context);
   /// Replaces the weights of a layer.
   void write_weights(int layer, std::span<float const> values, pass_context);
-  /// @return whether a layer is stepped here, and not by another replica
   [[nodiscard]] bool is_own(int layer) const noexcept {
     return is_own_[static_cast<std::size_t>(layer)] != 0;
   }

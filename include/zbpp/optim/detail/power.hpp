@@ -15,7 +15,7 @@ namespace zbpp::optim::detail {
   return std::fma(a, b, 0.0);
 }
 
-/// Is the sum of two doubles, of which the first is the nearest to it.
+/// The sum of two doubles, of which the first is the nearest to it.
 struct double_double {
   double high;
   double low;

@@ -28,8 +28,7 @@ namespace zbpp::detail {
 //
 // Puts recomputation into schedules of policies that know nothing of it.
 
-/// Puts an R in front of each B and BW of the stages that state a time for R and have none in the
-/// schedule.
+/// Puts an R in front of each B and BW of stages that state a time for R and have none yet.
 [[nodiscard]] inline schedule insert_recompute(schedule order, problem const& problem) {
   std::vector<bool> lacks(index(problem.stages()));
   for (int s = 0; s < problem.stages(); ++s)
@@ -79,7 +78,6 @@ class fusion {
 
   static constexpr int most_trials = 128;  ///< orders that may be simulated
 
-  /// @return how many orders were simulated
   [[nodiscard]] int trials() const noexcept { return most_trials - trials_; }
 
  private:
@@ -137,8 +135,7 @@ class fusion {
   int trials_ = most_trials;
 };
 
-/// Fuses B and W where `backward_fused` says that BW is cheaper and the simulated cost does not
-/// rise.
+/// Fuses B and W where `backward_fused` makes BW cheaper and the simulated cost does not rise.
 /// @param trials  grows by how many orders are simulated for that; nullptr: nobody counts
 [[nodiscard]] inline schedule fuse_where_it_pays(
     schedule order, problem const& problem, int* trials = nullptr) {
@@ -161,8 +158,7 @@ enum class pair_order : std::uint8_t { forward_first, backward_first, any };
 
 /// Chooses among the F and B or BW that stand side by side, or with one W or R between them. A pair
 /// saves time on its rank, but what its first pass makes leaves later, so each choice is simulated:
-/// all pairs at once, and where that costs more, those of one half of the step, a quarter and so
-/// on.
+/// all pairs at once, and where that costs more, those of half the step, and so on.
 class pairing {
  public:
   /// @param order   without pairs, within the limits
@@ -186,7 +182,6 @@ class pairing {
     return std::move(best_);
   }
 
-  /// @return how many orders were simulated
   [[nodiscard]] int trials() const noexcept { return most_trials_ - trials_; }
 
  private:
@@ -223,7 +218,7 @@ class pairing {
     return moves && row.size() > 2 && may(row[0].pass, row[2].pass) ? 3 : 0;
   }
 
-  // What is between goes in front of the pair; but W behind it, where it may need the B.
+  // What is between goes in front of the pair; but W after it, where it may need the B.
   void write(place const& at, std::vector<pass>& row) const {
     auto const first = row.begin() + static_cast<std::ptrdiff_t>(at.position);
     bool const has_between = at.size == 3;

@@ -153,7 +153,6 @@ struct rank_state {
   int backwards = 0;
   int recomputed = -1;  // stage whose R has run and whose B has not
 
-  /// @return the time from its first to its last pass so far
   [[nodiscard]] ticks span() const noexcept { return free - first; }
 };
 
@@ -412,8 +411,7 @@ class chooser {
     return {.at = next};
   }
 
-  /// Chooses along an order: the next F or B runs when it can, W where it must or where it delays
-  /// nothing.
+  /// Chooses along an order: the next F or B runs when it can, W where it must or delays nothing.
   [[nodiscard]] choice along(std::span<fb_code const> fb_order) {
     for (int s : rank_.stages) consider_weight(s);
     auto const done = index(rank_.forwards) + index(rank_.backwards);
@@ -534,8 +532,7 @@ class chooser {
 // ---- the scheduler -----------------------------------------------------------------------------
 //
 // The list scheduler: one engine that turns a few rules per rank into a schedule, for any
-// placement, times, transfers and memory limits. Every search of the planner is a search over its
-// rules.
+// placement, times, transfers and memory limits. All searches go over its rules.
 
 /// Builds schedules of one problem, again and again; it allocates in its constructor only. It walks
 /// the ranks in the order of time: a rank that is free chooses its next pass, or waits for the next
@@ -558,8 +555,7 @@ class list_scheduler {
 
   /// Makes the schedule that the rules lead to.
   /// @param most  gives up as soon as the cost is certainly more
-  /// @return its cost, exactly what `simulate` says of it; `never` where it gave up, or where rules
-  ///         that settle too much do not let it end
+  /// @return its cost, as `simulate` has it; `never` where it gave up, or rules do not let it end
   /// @complexity O(passes * (chunks + log ranks))
   [[nodiscard]] ticks run(planner_rules const& rules, ticks most = never) {
     state_.reset(rules.stages);
@@ -590,12 +586,10 @@ class list_scheduler {
     return is_complete() ? cost : never;
   }
 
-  /// @return bytes that the passes of a rank may hold
   [[nodiscard]] bytes room(int rank) const noexcept {
     return state_.stage(state_.rank(rank).stages.front()).limit;
   }
 
-  /// @return how many passes the last run placed
   [[nodiscard]] std::size_t placed() const noexcept {
     std::size_t sum = 0;
     for (auto const& row : rows_) sum += row.length;

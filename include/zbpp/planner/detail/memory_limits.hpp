@@ -25,7 +25,6 @@ namespace zbpp::detail {
   return true;
 }
 
-/// @return whether a schedule stays within the limits of every rank
 [[nodiscard]] inline bool is_within_limits(schedule const& order, problem const& problem) {
   return keeps_limits(memory_of(order, problem), problem);
 }

@@ -48,8 +48,6 @@ class pass_classes {
 
   explicit pass_classes(problem const& problem)
       : problem_(problem), classes_(index(problem.stages() * slots)) {}
-
-  /// @return the number of the class of a pass
   [[nodiscard]] static int of(pass const& p) noexcept { return p.stage * slots + slot_of(p.kind); }
   [[nodiscard]] static int stage_of(int number) noexcept { return number / slots; }
   [[nodiscard]] pass_class const& operator[](int number) const noexcept {
@@ -135,14 +133,14 @@ struct alignas(64) pass_node {
   std::int32_t of_class = 0;
 };
 
-/// Holds the nodes of all passes. Behind them there are nodes that stand for what a pass lacks, so
+/// Holds the nodes of all passes. After them there are nodes that stand for what a pass lacks, so
 /// that timing does not ask: the start of every rank, an input or output of no other rank, and the
 /// end of each rank.
 class pass_nodes {
  public:
   pass_nodes(int passes, int ranks) : passes_(passes), nodes_(index(passes + 2 + ranks)) {}
 
-  /// Makes them anew; what stands before and behind each is for the caller to say.
+  /// Makes the nodes again; the caller says what stands before and after each.
   void make(pass_classes const& classes, problem const& problem) {
     auto const microbatches = problem.microbatches();
     bool const differ = problem.distinct_microbatches() > 1;
@@ -172,10 +170,9 @@ class pass_nodes {
   [[nodiscard]] int start() const noexcept { return passes_; }
   /// @return what stands for an input or output of no other rank
   [[nodiscard]] int nowhere() const noexcept { return passes_ + 1; }
-  /// @return what stands behind the last pass of a rank
+  /// @return what stands after the last pass of a rank
   [[nodiscard]] int end_of(int rank) const noexcept { return passes_ + 2 + rank; }
 
-  /// @return when a pass ends
   [[nodiscard]] ticks done(int x) const noexcept {
     auto const& n = (*this)[x];
     return n.head + n.time;
@@ -217,7 +214,7 @@ class pass_nodes {
 
 // ---- a topological order -----------------------------------------------------------------------
 //
-// All passes in an order in which each comes behind those that it waits for, mended where a few
+// All passes in an order in which each comes after those that it waits for, mended where a few
 // passes change places.
 
 /// Gives each pass a turn, later than the turns of the passes that it waits for.
@@ -236,7 +233,7 @@ class topological_order {
   [[nodiscard]] std::int32_t operator[](std::size_t turn) const noexcept { return sorted_[turn]; }
   [[nodiscard]] int of(int pass) const noexcept { return turns_[index(pass)]; }
 
-  /// Puts the passes of some turns behind those that they wait for. Leaves the order as it is where
+  /// Puts the passes of some turns after those that they wait for. Leaves the order as it is where
   /// that is so.
   /// @param waits_for  waits_for(pass, is_due) returns a pass that one waits for and that
   ///                   `is_due(pass)` is true of; -1 where there is none
@@ -272,7 +269,6 @@ class topological_order {
     number();
   }
 
-  /// @return all passes in their turns
   [[nodiscard]] std::vector<std::int32_t> const& sorted() const noexcept { return sorted_; }
   /// Goes back to turns that were copied.
   void go_back(std::vector<std::int32_t> const& sorted) {
@@ -293,7 +289,7 @@ class topological_order {
   std::vector<std::int32_t> sorted_;   // passes
   std::vector<std::int32_t> turns_;    // of each pass
   std::vector<std::int32_t> due_;      // passes whose turn is not known yet
-  std::vector<std::int32_t> waiting_;  // each for the one behind it
+  std::vector<std::int32_t> waiting_;  // each for the one after it
 };
 
 // ---- the network -------------------------------------------------------------------------------
@@ -354,9 +350,7 @@ class pass_network {
   }
 
   [[nodiscard]] int ranks() const noexcept { return problem_.ranks(); }
-  /// @return how many numbers of passes there are
   [[nodiscard]] std::size_t passes() const noexcept { return index(nodes_.passes()); }
-  /// @return the passes of all ranks, one row after another
   [[nodiscard]] std::vector<std::int32_t> const& row() const noexcept { return row_; }
   /// @return the positions of a rank: from `begin` to `end` - 1
   [[nodiscard]] int begin(int rank) const noexcept { return begin_[index(rank)]; }
@@ -367,32 +361,27 @@ class pass_network {
   [[nodiscard]] bool is_weight(int pass) const noexcept {
     return of(pass).kind == pass_kind::backward_weight;
   }
-  /// @return the pass whose output a pass waits for; `none` where there is none
   [[nodiscard]] int input(int pass) const noexcept {
     auto const by = of(pass).input;
     return by == 0 ? none : pass + by;
   }
   [[nodiscard]] ticks head(int pass) const noexcept { return nodes_[pass].head; }
   [[nodiscard]] ticks tail(int pass) const noexcept { return nodes_[pass].tail; }
-  /// @return when a pass ends
   [[nodiscard]] ticks done(int pass) const noexcept { return nodes_.done(pass); }
   /// @return when the input of a pass is there that another rank makes; 0 where none does
   [[nodiscard]] ticks arrival(int pass) const noexcept {
     auto const& n = nodes_[pass];
     return n.input == nodes_.nowhere() ? 0 : nodes_.arrival(n);
   }
-  /// @return the time from the first to the last pass of a rank
   [[nodiscard]] ticks span(int rank) const noexcept {
     return done(at(end(rank) - 1)) - head(at(begin(rank)));
   }
-  /// @return the longest of these times
+  /// @return the longest span of a rank
   [[nodiscard]] ticks cost() const noexcept { return cost_; }
 
-  /// @return by how many bytes a pass lacks room at a position before its own
   [[nodiscard]] bytes lack(int pass, int position) const noexcept {
     return held_[index(position)] + of(pass).needed - room_[index(rank(pass))];
   }
-  /// @return what a pass adds to what its rank holds
   [[nodiscard]] bytes added(int pass) const noexcept { return of(pass).added; }
 
   /// Tells whether a pass may run before another that stands before it on its rank. Where the input
@@ -502,8 +491,7 @@ class pass_network {
     to.row = row_;
     to.turns = turns_.sorted();
   }
-  /// Goes back to an order of the schedule that was loaded last.
-  /// @complexity O(passes)
+  /// Goes back to an order of the schedule that was loaded last. @complexity O(passes)
   void go_back(kept_order const& to) {
     place(0, to.row);
     turns_.go_back(to.turns);
@@ -557,7 +545,7 @@ class pass_network {
     timed_ += static_cast<std::int64_t>(to - from);
   }
 
-  // Computes all heads, tails and the cost anew.
+  // Computes all heads, tails and the cost again.
   void time_all() {
     for (std::size_t i = 0; i < turns_.size(); ++i) {
       auto& n = nodes_[turns_[i]];
@@ -599,7 +587,7 @@ class pass_network {
 
 /// Searches the orders around one schedule, in rounds. The cost is the longest path through passes
 /// and messages. Where a path runs through a row of passes without a pause on one rank, it only
-/// becomes shorter where one of them goes before the first or behind the last of its row. Each step
+/// becomes shorter where one of them goes before the first or after the last of its row. Each step
 /// looks at a third of such changes, drawn at random, of passes that are near that end of the row,
 /// and makes the one whose estimate is least, be it longer than before; a pass that was moved stays
 /// for some steps. Where that leads nowhere, the next round begins with the best order of this one,
@@ -631,7 +619,7 @@ class order_search {
     ++steps_;
     look();
     if (best_change_.estimate == never) {
-      // As the first step of a round, or behind a gain, this counts as a change: where nothing can
+      // As the first step of a round, or after a gain, this counts as a change: where nothing can
       // change, a round has no other step.
       if (steps_ - since_ == 1) work_ += overhead;
       return begin_round();

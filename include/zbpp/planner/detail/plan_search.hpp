@@ -47,8 +47,7 @@ namespace zbpp::detail {
 }
 
 /// @return how many F each rank of a looped placement may run before its first B, so that it keeps
-///         no more than its room, where groups of `group` microbatches go through its chunks in
-///         turn
+///         no more than its room, where `group` microbatches at a time go through its chunks
 [[nodiscard]] inline std::vector<int> most_warm_up(
     problem const& problem, std::span<bytes const> room, int group) {
   std::vector<int> most;
@@ -101,8 +100,7 @@ namespace zbpp::detail {
   return rules;
 }
 
-/// @return the grouped order with the largest groups for which there is room; none where even the
-///         smallest have none
+/// @return the grouped order with the largest groups for which there is room, if there is any
 [[nodiscard]] inline std::optional<schedule> largest_groups(problem const& problem) {
   auto const p = problem.ranks();
   auto const m = problem.microbatches();
@@ -227,7 +225,6 @@ class plan_search {
   /// Stops at a greater bound than the one it began with. What is tried does not depend on it.
   void stop_at(ticks bound) { bound_ = bound; }
 
-  /// @return bytes that the passes of each rank may hold
   [[nodiscard]] std::vector<bytes> room() const { return rules_.room(); }
 
   /// Tries orders of F and B that are known to be good.
@@ -245,7 +242,6 @@ class plan_search {
     }
   }
 
-  /// @return whether the bound is met, the budget is spent, or a stop was asked for
   [[nodiscard]] bool is_done() const {
     if (!has_found()) return false;
     // Whether an order has room for its edges is known only once it is there.
@@ -259,12 +255,10 @@ class plan_search {
   [[nodiscard]] ticks cost() const noexcept {
     return orders_ ? std::min(orders_->cost(), rules_.cost()) : rules_.cost();
   }
-  /// @return what the search took so far, in passes
   [[nodiscard]] double work() const noexcept { return all_work(); }
   [[nodiscard]] std::int64_t tries() const noexcept { return rules_.tries() + changes_; }
   /// @return the best schedule that rules make; there must be one
   [[nodiscard]] schedule best_by_rules() { return rules_.best(); }
-  /// @return a schedule that costs less, if one was found
   [[nodiscard]] std::optional<schedule> best_by_order() {
     if (cost() == rules_.cost()) return std::nullopt;
     return orders_->best();
@@ -298,8 +292,8 @@ class plan_search {
   }
 
   // Changes the best schedule pass by pass, for a share of what the candidates take. The share is
-  // larger once these made no gain for half of their time, and had time for some tries. Starts anew
-  // where candidates overtake.
+  // larger once these made no gain for half of their time, and had time for some tries. Starts
+  // again where candidates overtake.
   void change_order() {
     if (!changes_orders_) return;
     auto const work = rules_.work();

@@ -138,7 +138,6 @@ struct rule_style {
 // Where a search begins and how it goes on: rules that are known to work in some regime, orders of
 // F and B taken from schedules, and small random changes of both.
 
-/// @return for each rank the order of the F and B of a schedule
 [[nodiscard]] inline std::vector<std::vector<fb_code>> fb_orders_of(schedule const& order) {
   std::vector<std::vector<fb_code>> fb_orders(index(order.ranks()));
   for (int rank = 0; rank < order.ranks(); ++rank)
@@ -195,7 +194,6 @@ class candidate_maker {
     return result;
   }
 
-  /// @return rules of one random style on all ranks
   [[nodiscard]] planner_rules sample() {
     constexpr std::array<int, 6> waits{0, 1, 2, 2, 4, 8};
     constexpr std::array<int, 8> idle{-1, -1, 5, 6, 7, 8, 8, 9};
@@ -521,7 +519,6 @@ class rule_search {
     }
   }
 
-  /// @return bytes that the passes of each rank may hold
   [[nodiscard]] std::vector<bytes> room() const {
     std::vector<bytes> room;
     for (int rank = 0; rank < problem_.ranks(); ++rank) room.push_back(engine_.room(rank));
@@ -631,8 +628,7 @@ class rule_search {
 
   // Where changes lead differs from one start to the next: on the hard problems that were tried, a
   // quarter of the starts meets the bound within the first tries. Most starts are short, a few are
-  // longer, as the reluctant doubling of D. Knuth has it: 1 1 2 1 1 2 4 1 1 2 ... times
-  // first_tries.
+  // longer, by D. Knuth's reluctant doubling: 1 1 2 1 1 2 4 1 1 2 ... times first_tries.
   void start_again() {
     if ((run_ & -run_) == length_) {
       ++run_;

@@ -54,9 +54,7 @@ struct found_order {
     double near = 1);
 
 /// Looks at all orders of a tiny problem that cost less than what was found, down to its bound.
-/// @return whether that has come to an end, or the bound is met: then what was found is optimal,
-/// and
-///         its bound says so
+/// @return whether that ended, or met the bound: then what was found is optimal by its bound
 [[nodiscard]] bool search_all_orders(
     problem const& problem, search_settings const& search, found_order& found);
 
@@ -108,7 +106,6 @@ enum class edge_times { longest, shortest };
       std::move(limits));
 }
 
-/// @return bytes of the activations of so many microbatches, for each rank
 [[nodiscard]] inline std::vector<bytes> budget_of(problem const& problem, int microbatches) {
   std::vector<bytes> budget;
   for (int rank = 0; rank < problem.ranks(); ++rank) {
@@ -207,8 +204,7 @@ inline constexpr std::array<budget_call, 1> looped_budgets{interleaved_budget};
   return {std::move(order), taken, lower_bound(problem), tries, work};
 }
 
-/// Searches once more in each smaller memory that could hold a cheaper order, and takes what costs
-/// less.
+/// Searches again in each smaller memory that could hold a cheaper order; takes the cheapest.
 /// @param limits   of the memory that was searched; empty where it had none
 /// @param budgets  the smaller ones
 /// @param search   with the budget of each

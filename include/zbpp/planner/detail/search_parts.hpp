@@ -83,17 +83,14 @@ inline void check_budget(search_settings const& search) {
             std::to_string(search_settings::most_seconds));
 }
 
-/// @return the budget in passes
 [[nodiscard]] inline double passes_of(search_settings const& search) {
   return search.seconds * passes_per_second;
 }
 
-/// @return how many passes a search places in the time of `lower_bound`
 [[nodiscard]] inline double work_of_bound(problem const& problem) {
   return time_of_lower_bound(problem) * 1e-9 * passes_per_second;
 }
 
-/// @return the settings with so large a share of the budget
 [[nodiscard]] inline search_settings share_of(search_settings search, double share) {
   search.seconds *= share;
   return search;
@@ -176,7 +173,6 @@ class proof_budget {
   return settings;
 }
 
-/// @return the limits in ascending order, each once
 [[nodiscard]] inline std::vector<bytes> ascending_limits(std::span<bytes const> limits) {
   std::vector<bytes> ascending(limits.begin(), limits.end());
   std::sort(ascending.begin(), ascending.end());

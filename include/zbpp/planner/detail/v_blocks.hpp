@@ -2,8 +2,7 @@
 //
 // Building blocks on a V: one microbatch's way through all ranks that can be repeated, interval
 // after interval, without two passes meeting on a rank; their shapes, and the orders they make. How
-// long a block stays on the ranks is how much memory it takes, so short ones run where memory is
-// short.
+// long a block stays on the ranks is how much memory it takes: short ones take little.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -85,11 +84,9 @@ class v_block {
     return lengthen(shape);
   }
 
-  /// @return when a pass of the block starts, from the start of its first
   [[nodiscard]] ticks start(std::size_t leg, int rank) const noexcept {
     return ranks_[index(rank)].at[leg];
   }
-  /// @return how long it takes
   [[nodiscard]] ticks time(std::size_t leg, int rank) const noexcept {
     return ranks_[index(rank)].time[leg];
   }
@@ -159,7 +156,7 @@ class v_block {
  private:
   static constexpr ticks never_fits = -1;
 
-  struct way_of_rank {
+  struct rank_legs {
     std::array<ticks, legs> at{};
     std::array<ticks, legs> time{};
     std::array<ticks, 2> weight{};  // of both chunks
@@ -205,10 +202,10 @@ class v_block {
   }
 
   // The first time from `ready` on at which a pass keeps clear of those placed on its rank, and
-  // after which what is left finds gaps. Only a few times come into question: that at which it is
-  // ready, and those that leave no gap, or one for W, before or after it.
+  // after which what is left finds gaps. Candidates: when it is ready, and times that leave no gap,
+  // or one for W, before or after it.
   [[nodiscard]] ticks earliest(
-      way_of_rank const& way, std::size_t leg, ticks ready, bool leaves_weights) const {
+      rank_legs const& way, std::size_t leg, ticks ready, bool leaves_weights) const {
     ticks best = never_fits;
     auto const consider = [&](ticks at) {
       if ((best == never_fits || at < best) && is_free(way, leg, at) &&
@@ -225,7 +222,7 @@ class v_block {
     return best;
   }
 
-  [[nodiscard]] bool is_free(way_of_rank const& way, std::size_t leg, ticks at) const noexcept {
+  [[nodiscard]] bool is_free(rank_legs const& way, std::size_t leg, ticks at) const noexcept {
     if (way.time[leg] > interval_) return false;
     for (std::size_t i = 0; i < leg; ++i) {
       auto const since = remainder(at - way.at[i], interval_);
@@ -236,7 +233,7 @@ class v_block {
 
   // Whether the passes after `leg` find gaps once it is at `at`; the longest take the tightest.
   [[nodiscard]] bool leaves_gaps(
-      way_of_rank const& way, std::size_t leg, ticks at, bool leaves_weights) const noexcept {
+      rank_legs const& way, std::size_t leg, ticks at, bool leaves_weights) const noexcept {
     std::array<std::pair<ticks, ticks>, legs> placed{};  // when, in the interval, and how long
     for (std::size_t i = 0; i < leg; ++i)
       placed[i] = {remainder(way.at[i], interval_), way.time[i]};
@@ -252,8 +249,7 @@ class v_block {
     for (std::size_t i = leg + 1; i < legs; ++i) left[n++] = way.time[i];
     if (leaves_weights)
       for (auto const w : way.weight) left[n++] = w;
-    // All of it, with zeros at the end: g++ 12 takes a sort of the first few for one beyond the
-    // end.
+    // All, with zeros at the end: g++ 12 takes a sort of the first few for one beyond the end.
     std::sort(left.begin(), left.end(), std::greater<>{});
     for (std::size_t i = 0; i < n; ++i) {
       ticks* tightest = nullptr;
@@ -305,7 +301,7 @@ class v_block {
 
   problem const& problem_;
   std::vector<bytes> room_;
-  std::vector<way_of_rank> ranks_;
+  std::vector<rank_legs> ranks_;
   std::vector<ticks> forth_;  // of each stage: from the start to its F, at the fastest
   std::vector<ticks> back_;   // from the start of its B to the end
   ticks interval_ = 1;

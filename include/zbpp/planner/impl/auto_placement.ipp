@@ -24,15 +24,13 @@
 namespace zbpp {
 namespace detail {
 
-/// @throws error (bad_argument) when the budget is not a number of seconds, or the share not from 0
-///         to 1
+/// @throws error (bad_argument) unless the budget is a number of seconds, the share from 0 to 1
 ZBPP_INLINE void check_settings(search_settings const& search, double most_memory_for) {
   check_budget(search);
   static_cast<void>(cost_with_share(0, most_memory_for));
 }
 
-/// Calls `find` for the problem on each placement that fits the memory, each with an equal share of
-/// the budget.
+/// Calls `find` for each placement that fits the memory, with an equal share of the budget.
 [[nodiscard]] ZBPP_INLINE std::vector<found_plan> find_placed(
     problem const& problem,
     bool halve_stages,

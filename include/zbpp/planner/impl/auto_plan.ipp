@@ -187,7 +187,7 @@ class auto_plan_search {
     auto const tries = share / count - overhead;
     std::stop_source stop;
     auto const decide = [&](problem const& cut) {
-      if (is_over()) stop.request_stop();  // behind this one, whether it is refused or not
+      if (is_over()) stop.request_stop();  // after this one, whether it is refused or not
       return order_of(candidate, cut, tries).schedule;
     };
     try {
@@ -204,8 +204,7 @@ class auto_plan_search {
     }
   }
 
-  // Searches the order of the best cut, with the stages that recompute as they are and as they
-  // could be.
+  // Searches the order of the best cut, with stages that recompute as they do and as they could.
   void search_order(placement_candidate& candidate, double share) {
     if (!candidate.best) return;
     auto const chosen = choice_of(*candidate.best);

@@ -23,8 +23,7 @@
 namespace zbpp {
 namespace detail {
 
-/// Searches on a V within the first of several budgets for activations, and in the smaller ones
-/// that follow.
+/// Searches on a V within the first of some budgets for activations, and in the smaller ones.
 [[nodiscard]] ZBPP_INLINE schedule find_on_v(
     problem const& problem,
     std::string_view title,

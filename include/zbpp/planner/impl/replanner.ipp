@@ -100,15 +100,13 @@ class plan_lookup {
   return problem.costs(stage).forward + problem.costs(stage).of(pass_kind::backward);
 }
 
-/// @return what the stages of a rank take for one microbatch
 [[nodiscard]] inline ticks work_of_rank(problem const& problem, int rank) {
   ticks work = 0;
   for (int const s : problem.placement().stages_of(rank)) work += work_of(problem, s);
   return work;
 }
 
-/// Makes the measured stages of a plan layers that can be cut anew, on ranks as fast as they were
-/// measured.
+/// Makes layers of the measured stages of a plan, to be cut again, on ranks as fast as measured.
 /// @param stated    what the stages take on a rank of speed 1
 /// @param measured  what they took on their ranks
 [[nodiscard]] inline layered_problem measured_layers(
@@ -218,7 +216,7 @@ class replanner::watch {
     measured_ = costs_and_messages_from(steps_, current_.problem(), settings_.message_quantile);
     if (is_on_trial_) {
       is_on_trial_ = false;
-      if (auto before = judge(took)) return before;
+      if (auto before = settle_trial(took)) return before;
     }
     median_ = took;
     if (lookup_) {
@@ -242,10 +240,10 @@ class replanner::watch {
   }
 
   // Reports what has happened, when all of it is noted; what is left is reported the next time.
-  void tell() {
-    while (!told_.empty()) {
-      auto const line = told_.front();
-      told_.erase(told_.begin());
+  void report_all() {
+    while (!unreported_.empty()) {
+      auto const line = unreported_.front();
+      unreported_.erase(unreported_.begin());
       detail::named_call("on_report", {}, [&] { settings_.on_report(line); });
     }
   }
@@ -333,13 +331,13 @@ class replanner::watch {
          .moved = moved});
     before_.emplace(replaced_plan{
         std::exchange(current_, *std::move(next)), std::exchange(reference_, found->problem)});
-    begin_anew();
+    begin_again();
     is_on_trial_ = true;
     return current_;
   }
 
   // Takes the last switch back where it did not shorten the step.
-  [[nodiscard]] std::optional<plan> judge(ticks took) {
+  [[nodiscard]] std::optional<plan> settle_trial(ticks took) {
     auto& last = switches_.back();
     last.after = took;
     auto const gain = detail::ratio(last.before - took, last.before);
@@ -360,16 +358,16 @@ class replanner::watch {
     reference_ = std::move(before.reference);
     measured_ = reference_;  // those of the other plan may be of other ranks
     is_on_trial_ = false;
-    begin_anew();
+    begin_again();
   }
-  void begin_anew() {
+  void begin_again() {
     wait_ = settings_.first_steps;
     next_switch_ = step_ + settings_.least_steps;
     filled_ = 0;
   }
 
   void report(std::string const& line) {
-    if (settings_.on_report) told_.push_back("step " + std::to_string(step_) + ": " + line);
+    if (settings_.on_report) unreported_.push_back("step " + std::to_string(step_) + ": " + line);
   }
 
   replan_settings settings_;
@@ -386,7 +384,7 @@ class replanner::watch {
   std::vector<timeline> steps_;  // of the window; later ones are copied into the same memory
   std::size_t filled_ = 0;       // how many of them belong to it so far
   std::vector<plan_switch> switches_;
-  std::vector<std::string> told_;  // lines that are not reported yet
+  std::vector<std::string> unreported_;  // lines that are not reported yet
   std::optional<detail::plan_lookup> lookup_;
 };
 
@@ -398,12 +396,12 @@ ZBPP_INLINE replanner::~replanner() = default;
 
 ZBPP_INLINE std::optional<plan> replanner::after_step(timeline const& measured) {
   auto next = watch_->after_step(measured);
-  watch_->tell();
+  watch_->report_all();
   return next;
 }
 ZBPP_INLINE void replanner::refuse_plan(std::string const& why) {
   watch_->refuse_plan(why);
-  watch_->tell();
+  watch_->report_all();
 }
 ZBPP_INLINE plan const& replanner::current() const noexcept { return watch_->current(); }
 ZBPP_INLINE std::vector<plan_switch> const& replanner::switches() const noexcept {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a plan comes to take less memory at a cost that is settled: the handcrafted orders, then
-// searches within lower limits that end as soon as they meet the cost.
+// Reduces peak memory at a fixed cost: the handcrafted orders, then searches within lower limits
+// that end as soon as they meet the cost.
 #pragma once
 
 #include <zbpp/analysis/bounds.hpp>

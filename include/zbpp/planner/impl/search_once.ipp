@@ -152,7 +152,6 @@ class auto_planner {
   double work_ = 0;
 };
 
-/// @return the problem as it is where no passes are paired
 [[nodiscard]] ZBPP_INLINE problem without_pairs(problem const& problem) {
   std::vector<stage_costs> costs(problem.all_costs().begin(), problem.all_costs().end());
   for (auto& c : costs) {

@@ -43,14 +43,13 @@ class agreement_runner {
       part_->tell_held_verdict(transport.states(), observer.arrival_of_send(times_.verdict));
   }
   /// Tells the run's listener of a step that was judged meanwhile.
-  void tell_judged() {
+  void report_decided_steps() {
     if (part_ == nullptr || listener_ == nullptr) return;
-    if (part_->report().step > judged_) listener_->on_judged(judged_ = part_->report().step);
+    if (part_->report().step > judged_) listener_->on_decided(judged_ = part_->report().step);
   }
   /// @return the part of the rank; null where it has none
   [[nodiscard]] step_agreement* part() const noexcept { return part_; }
-  /// @return the channel of the gradients or verdict that the rank waits for; none where it does
-  ///         not
+  /// @return the channel of the gradients or verdict that the rank waits for, or none
   [[nodiscard]] int awaited() const noexcept { return awaited_; }
 
   /// Runs as much of `reduce_norm` or `validate` as can be.
@@ -87,7 +86,7 @@ class agreement_runner {
       else if (awaited_ != state_map::none)
         note_verdict(part_->is_pending() ? *before : *own.update, now);
       auto const outcome = part_->run(kind, states, ctx, sent_at);
-      // Behind the measuring, which waits for a device anyway, and before the verdict can be there.
+      // After the measuring, which waits for a device anyway, and before the verdict can be there.
       if (is_norm && awaited_ == state_map::none)
         if constexpr (completes_passes<PassObserver>) observer.complete_passes(own.trace);
       if (outcome == agreement_progress::waits) continue;

@@ -23,8 +23,7 @@ namespace zbpp::detail {
 
 class arena_core;
 
-/// Describes a piece of an arena. It stands apart from the data, which the host may be unable to
-/// touch.
+/// Describes a piece of an arena, apart from its data, which the host may not reach.
 struct alignas(64) block {
   arena_core* owner = nullptr;
   block* next_free = nullptr;
@@ -46,8 +45,7 @@ static_assert(sizeof(block) == 64);
 
 /// Keeps free blocks in lists by size, so that finding one takes constant time. Sizes are the first
 /// sixteen multiples of the source's alignment (up to 1 KiB on the heap, 4 KiB on a device), and
-/// eight for each doubling above. Rounding adds at most one alignment up to there, and less than an
-/// eighth above.
+/// eight for each doubling above. Rounding adds an alignment at most up to there, under 1/8 above.
 class arena_core {
  public:
   explicit arena_core(memory_source source) noexcept : source_(source) {}
@@ -57,8 +55,7 @@ class arena_core {
   // `allocate` and `release` are called, not put in place: wherever an engine moves a message it
   // may release one, and seldom does.
 
-  /// Gives a piece of `size` bytes that one handle owns.
-  /// @throws std::bad_alloc
+  /// Gives a piece of `size` bytes that one handle owns. @throws std::bad_alloc
   [[nodiscard, gnu::noinline]] block* allocate(std::size_t size, purpose use) {
     if (size > most) throw std::bad_alloc();
     auto* found = find(size);
@@ -68,8 +65,7 @@ class arena_core {
   }
 
   /// Gives a piece that holds an object, moved there, and counts as `size` bytes.
-  /// @throws error (bad_argument) when `size` is negative or the memory is not the host's;
-  ///         std::bad_alloc
+  /// @throws error (bad_argument) unless `size` >= 0 and the memory is the host's; std::bad_alloc
   [[nodiscard]] block* place(object_type const& type, void* from, bytes size, purpose use);
 
   /// Takes a piece back whose last handle is gone.
@@ -141,14 +137,12 @@ class arena_core {
     drop();
   }
 
-  /// Takes memory for `size` bytes of pieces from the source.
-  /// @throws std::bad_alloc
+  /// Takes memory for `size` bytes of pieces from the source. @throws std::bad_alloc
   void reserve(std::size_t size);
-  /// @return how much that is
   [[nodiscard]] static constexpr std::size_t reserved_for(std::size_t size) noexcept {
     return size == 0 ? 0 : size + size / 8 + smallest_chunk;
   }
-  /// Starts measuring the peak anew.
+  /// Starts measuring the peak again.
   void reset_peak() noexcept {
     usage_.peak = usage_.in_use;
     usage_.peak_total = usage_.total();
@@ -167,7 +161,6 @@ class arena_core {
   /// Puts the free pieces of a device into the order in which they were made, so that a step like
   /// the one before finds each of them in the same place.
   void sort_free() noexcept;
-  /// @return what is in use, and the most that was
   [[nodiscard]] arena_usage const& usage() const noexcept { return usage_; }
 
   /// Releases the memory for one of its holders: the arena itself and every piece in use.

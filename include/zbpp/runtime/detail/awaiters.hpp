@@ -15,7 +15,6 @@
 
 namespace zbpp::detail {
 
-/// @return the point at which a flow stands that awaits a pass
 [[nodiscard]] constexpr flow_point point_of(pass_kind kind) noexcept {
   switch (kind) {
     case pass_kind::forward: return flow_point::forward;

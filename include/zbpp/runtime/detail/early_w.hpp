@@ -19,8 +19,8 @@ namespace zbpp::detail {
 
 /// Chooses W of one rank that run in front of their places in the program.
 ///
-/// A W may move as far forward as it stands behind all else of its flow, behind the W and BW of its
-/// rank in front of it, and behind all that has to do with optimizer steps. It sends and receives
+/// A W may move as far forward as it stands after all else of its flow, after the W and BW of its
+/// rank in front of it, and after all that has to do with optimizer steps. It sends and receives
 /// nothing, so what `verify` has proved of the program stays true: messages leave and arrive in the
 /// same order, and no rank waits for one that is not going to be sent. Memory is freed sooner.
 class early_w {
@@ -30,12 +30,11 @@ class early_w {
   /// @param overrun  the share of a W by which it may end later than the message is expected
   early_w(rank_code const& code, std::span<chunk_state const> chunks, double overrun);
 
-  /// Begins a step, or the same one anew.
+  /// Begins a step, or the same one again.
   /// @param now    in the clock of the rank
   /// @param times  of the passes of the step, gets them in the order of the program
   void begin_step(ticks now, std::span<timed_pass> times);
 
-  /// @return whether a pass, or the pair that it begins, needs a message
   [[nodiscard]] bool needs_message(std::size_t at) const noexcept {
     return expected_[at].channel != ready_instruction::none;
   }
@@ -45,7 +44,6 @@ class early_w {
   /// Notes that the W at a place runs in front of it.
   /// @param times  of the passes of the step that have not run yet, gets this one at the front
   void move_to_front(std::size_t at, std::span<timed_pass> times);
-  /// @return whether the pass at a place has run in front of it
   [[nodiscard]] bool has_run(std::size_t at) const noexcept { return has_run_[at] != 0; }
 
   /// Notes how long a pass took.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Takes the part of a rank in sums over replicas that its backend enqueues: says when, and tells
-// the replicas what each asks for behind a step, which no gradient carries.
+// the replicas what each asks for after a step, which no gradient carries.
 #pragma once
 
 #include <zbpp/model/costs.hpp>
@@ -55,10 +55,10 @@ class enqueued_reduction {
   void begin_step() noexcept {
     asked_ = after_step::go_on;
     has_told_ = is_awaited_ = false;
-    heard_ = 0;
+    next_replica_ = 0;
   }
   /// Begins the sum of a stage.
-  /// @param asked  what this rank asks for behind the step
+  /// @param asked  what this rank asks for after the step
   template <class PassObserver>
   void start(int chunk, after_step asked, double rate, PassObserver const&, pass_context) {
     if (is_agreed_ && !has_told_) tell(asked, rate);
@@ -74,18 +74,15 @@ class enqueued_reduction {
   /// @throws error (no_agreement) when a replica makes a collective call; the failure of the run
   template <class PassObserver>
   bool finish(int chunk, PassObserver&, pass_context) {
-    is_awaited_ = is_agreed_ && !hear();
+    is_awaited_ = is_agreed_ && !take_requests();
     if (!is_awaited_) sums_->finish(chunk);
     return !is_awaited_;
   }
 
-  /// @return what this rank and its replicas ask for behind this step, once all sums are there
+  /// @return what this rank and its replicas ask for after this step, once all sums are there
   [[nodiscard]] after_step asked() const noexcept { return asked_; }
-  /// @return whether the rank waits for a replica
   [[nodiscard]] bool is_awaited() const noexcept { return is_awaited_; }
-  /// @return that replica
-  [[nodiscard]] int awaited_replica() const noexcept { return heard_; }
-  /// @return when that is over
+  [[nodiscard]] int awaited_replica() const noexcept { return next_replica_; }
   [[nodiscard]] static constexpr ticks awaited_until(ticks not_yet) noexcept { return not_yet; }
 
  private:
@@ -105,16 +102,16 @@ class enqueued_reduction {
       if (to != replicas_->place()) replicas_->send(to, std::as_bytes(std::span(&own, 1)), {});
   }
   // @return whether all have told
-  bool hear() {
-    for (; heard_ < replicas_->size(); ++heard_) {
-      if (heard_ == replicas_->place()) continue;
-      if (!replicas_->has_arrived(heard_)) return false;
-      replicas_->take(heard_, bytes_);
+  bool take_requests() {
+    for (; next_replica_ < replicas_->size(); ++next_replica_) {
+      if (next_replica_ == replicas_->place()) continue;
+      if (!replicas_->has_arrived(next_replica_)) return false;
+      replicas_->take(next_replica_, bytes_);
       request other;
       if (bytes_.size() == sizeof other) std::memcpy(&other, bytes_.data(), sizeof other);
       if (bytes_.size() != sizeof other || other.mark != request::expected_mark)
-        refuse_collective_call(heard_);
-      if (other.rate != rate_) refuse_rates(*replicas_, rate_, heard_, other.rate);
+        refuse_collective_call(next_replica_);
+      if (other.rate != rate_) refuse_rates(*replicas_, rate_, next_replica_, other.rate);
       asked_ = std::max(asked_, std::min(other.asked, after_step::stop));
     }
     return true;
@@ -127,7 +124,7 @@ class enqueued_reduction {
   double rate_ = 0;  // of the step
   bool has_told_ = false;
   bool is_awaited_ = false;
-  int heard_ = 0;                 // replicas, in their order
+  int next_replica_ = 0;          // replicas, in their order
   std::vector<std::byte> bytes_;  // received last
 };
 

@@ -94,8 +94,8 @@ class flow_runner {
     return {};
   }
 
-  /// Runs a pass whose message is taken, and ends it. A pass that begins a pair ends with the
-  /// second one, behind it: nothing of either is free before, as if both ran at the same time.
+  /// Runs a pass whose message is taken, and ends it. Both passes of a pair end together, with the
+  /// second: neither frees memory earlier.
   /// @param times  of the passes of the step, gets those of the pass
   /// @param number  of the pass in it; the first of a pair has the one before that of the second
   template <class PassObserver>
@@ -190,17 +190,14 @@ class flow_runner {
     }
   }
 
-  /// @return an instruction as the program has it
   [[nodiscard]] instruction named(ready_instruction const& i) const noexcept {
     return {i.kind, chunks_[index(i.chunk)].common.stage, i.microbatch};
   }
-  /// @return the place of an instruction in the program
   [[nodiscard]] location place_of(ready_instruction const& i) const noexcept {
     auto const sent = named(i);
     return {rank_, position_of(i), sent.stage, sent.microbatch};
   }
   [[nodiscard]] rank_code const& code() const noexcept { return code_; }
-  /// @return where passes run
   [[nodiscard]] pass_context context() const noexcept { return context_; }
   [[nodiscard]] std::span<chunk_state> chunks() noexcept { return chunks_; }
 

@@ -82,7 +82,6 @@ class open_passes {
     }
     set_ = static_cast<std::uint8_t>(set_ & ~(bit(kind) | bit(pass_kind::backward)));
   }
-  /// @return whether everything was done
   [[nodiscard]] constexpr bool empty() const noexcept { return set_ == 0; }
 
  private:
@@ -93,7 +92,6 @@ class open_passes {
   std::uint8_t set_ = 0;
 };
 
-/// @return whether a flow that stands at this point awaits a pass of this kind
 [[nodiscard]] constexpr bool may_begin(pass_kind kind, flow_point at) noexcept {
   switch (kind) {
     case pass_kind::forward: return at == flow_point::start;

@@ -74,7 +74,6 @@ class frame_pool {
     detail::poison(frame + 1, frame->size_class * step);
   }
 
-  /// @return how many frames were taken from the heap so far
   [[nodiscard]] std::int64_t made() const noexcept { return made_; }
 
  private:

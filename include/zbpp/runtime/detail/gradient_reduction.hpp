@@ -54,7 +54,7 @@ class gradient_reduction {
   void begin_step() noexcept;
 
   /// Gives the gradients of a stage to the sum.
-  /// @param asked  what this rank asks for behind the step; the first sum of a step takes it along
+  /// @param asked  what this rank asks for after the step; the first sum of a step takes it along
   /// @param rate   the learning rate of the step, which all replicas need alike
   template <class PassObserver>
   void start(
@@ -85,13 +85,10 @@ class gradient_reduction {
     return true;
   }
 
-  /// @return what this rank and its replicas ask for behind this step, once all sums are there
+  /// @return what this rank and its replicas ask for after this step, once all sums are there
   [[nodiscard]] after_step asked() const noexcept { return asked_; }
-  /// @return whether replicas share the steps of stages
   [[nodiscard]] bool is_sharded() const noexcept { return is_sharded_; }
-  /// @return the states of the gradients of a stage behind `finish`, where ranks agree on steps
-  /// that
-  ///         replicas share; else null
+  /// @return gradient states of a stage after `finish`, for steps that replicas share; else null
   [[nodiscard]] std::vector<gradient_state> const* states_of(int chunk) const noexcept {
     return shares_states_ ? &chunks_[index(chunk)].states : nullptr;
   }
@@ -146,7 +143,7 @@ class gradient_reduction {
     std::uint32_t mark = expected_mark;
     std::int32_t stage = 0;
     message_kind kind = message_kind::parts;
-    after_step asked = after_step::go_on;  // behind the step
+    after_step asked = after_step::go_on;  // after the step
     double rate = 0;
     std::int64_t count = 0;  // gradients of the stage
 
@@ -208,7 +205,7 @@ class gradient_reduction {
   bool is_sharded_;
   bool shares_states_;
   std::vector<chunk_sum> chunks_;
-  // By replica: messages of this step that it has still to send. What comes behind them is of its
+  // By replica: messages of this step that it has still to send. What comes after them is of its
   // next step, or of its user.
   std::vector<int> left_;
   std::vector<std::byte> bytes_;                // received last

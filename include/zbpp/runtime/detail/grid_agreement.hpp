@@ -44,8 +44,7 @@ void compare_weights(
 /// Compares a call of a pipeline with those of the pipelines that it waits for, by one of its
 /// ranks, where all of them share a process; over processes their control does.
 /// @param all  keeps its memory, so that only the first call allocates
-/// @throws error (no_agreement) that names what differs, with both values and ranks, the same on
-/// all
+/// @throws error (no_agreement), the same on all, that says what differs, where and how
 void compare_calls(
     plan const& planned,
     run_statement const& own,

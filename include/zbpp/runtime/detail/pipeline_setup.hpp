@@ -21,8 +21,7 @@
 
 namespace zbpp::detail {
 
-/// True if `Stages` does not own its stages: a container by name, a view, or a container of
-/// `stage_ref`.
+/// Whether `Stages` owns no stages: a container by name, a view, or a container of `stage_ref`.
 template <class Stages>
 concept refers_to_stages =
     std::is_lvalue_reference_v<Stages> || std::ranges::borrowed_range<Stages> ||
@@ -50,8 +49,7 @@ void check_on_stall(typename Backend::executor const& executor, stall_options co
 }
 
 /// @throws error (bad_argument) unless the replicas of a rank are those that its plan adds
-/// gradients
-///         up over, and its stages have optimizers that can
+///         gradients up over, and its stages have optimizers that can
 /// @param stages    those of the rank, in the order of the model
 /// @param in_place  whether the backend adds gradients up where they lie
 void check_replicas(
@@ -61,15 +59,13 @@ void check_replicas(
     rank_grid& grid,
     bool in_place);
 
-/// @return the most that a pipeline and its replicas ask for behind a step; a collective call
+/// @return the most that a pipeline and its replicas ask for after a step; a collective call
 [[nodiscard]] after_step most_asked(group& replicas, after_step asked);
 
 /// @param devices  by rank: those on one hand messages over; none: no two ranks share one
-/// @return the plan
 /// @throws error (refused_program) with every fault that `verify` finds
 [[nodiscard]] plan const& verified(plan const& planned, std::span<int const> devices);
 
-/// @return references to the stages of a container, in their order
 template <class Stages>
 [[nodiscard]] std::vector<stage_ref> refer_to(std::remove_reference_t<Stages>& stages) {
   std::vector<stage_ref> given;

@@ -89,8 +89,7 @@ class plan_runner {
     std::erase_if(all, [](group const* one) { return one->size() == 1; });
     return all;
   }
-  /// @return of the steps that the partners measured, the longest: the others wait for it. A
-  ///         collective call
+  /// @return the longest step that a partner measured: others wait for it. A collective call
   /// @throws error (no_agreement) when they ran other passes
   [[nodiscard]] timeline longest(timeline own) {
     for (auto* const members : partners()) {
@@ -124,7 +123,6 @@ class plan_runner {
     if (current().planned().schedule() != planned.schedule()) run(planned);
     runs_count_ = true;
   }
-  /// @return whether there is a pipeline
   [[nodiscard]] bool is_running() const noexcept { return pipeline_ != nullptr; }
   /// @return whether the plan of the moment is one for another number of microbatches
   [[nodiscard]] bool runs_count() const noexcept { return runs_count_; }

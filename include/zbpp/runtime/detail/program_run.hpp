@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a pipeline has for each program that it runs, training or evaluation: engines, transport
-// and results.
+// What a pipeline has for each of its programs, to train or evaluate: engines, transport, results.
 #pragma once
 
 #include <zbpp/analysis/detail/record_places.hpp>
@@ -72,7 +71,7 @@ struct program_run final : step_listener {
 
   /// Gets places and engines ready for steps to come.
   void begin(executor_type& executor, steps_to_run const& next);
-  void on_judged(std::int64_t step) override;
+  void on_decided(std::int64_t step) override;
   /// Calls back for steps that no rank is in any more, up to one of them.
   void call_back_until(std::int64_t step);
   /// @return where the result of a step is
@@ -84,7 +83,7 @@ struct program_run final : step_listener {
     return agreements == nullptr ? results.front()
                                  : result_of(agreements->of(0)->state().steps - 1);
   }
-  /// @return the state behind the step that is called back for
+  /// @return the state after the step that is called back for
   [[nodiscard]] training_state const& state_of_callback() const noexcept {
     return states[index(called_back - steps.first) % states.size()];
   }
@@ -101,7 +100,7 @@ struct program_run final : step_listener {
   step_status status;
   // Of steps in turn: where ranks agree they are one step apart at most; else of those at once.
   std::vector<step_result> results;
-  std::vector<training_state> states;  // behind these steps, where ranks agree
+  std::vector<training_state> states;  // after these steps, where ranks agree
   std::int64_t called_back = -1;       // the last step with a callback, or the one that has it now
   std::vector<engine_type> engines;
   step_agreements const* agreements = nullptr;  // null where ranks agree on nothing
@@ -205,7 +204,7 @@ void program_run<Backend>::begin(executor_type& executor, steps_to_run const& ne
 }
 
 template <backend Backend>
-void program_run<Backend>::on_judged(std::int64_t step) {
+void program_run<Backend>::on_decided(std::int64_t step) {
   auto const& part = *agreements->of(0);
   result_of(step).update = part.report();
   states[index(step - steps.first) % states.size()] = part.state();

@@ -23,7 +23,7 @@ struct ready_instruction {
   bool ends_flow : 1 = false;      // no later pass of this flow
   bool frees_slot : 1 = false;     // nothing later mentions this flow
   bool is_recomputed : 1 = false;  // of F: an R follows
-  bool is_last_w : 1 = false;      // the gradients of the stage are complete behind it
+  bool is_last_w : 1 = false;      // the gradients of the stage are complete after it
   bool begins_pair : 1 = false;    // the next pass is paired with it
   bool is_paired : 1 = false;      // with the pass before it
   bool acknowledges : 1 = false;   // of a pass: `retired` is of its own channel, for the sender
@@ -37,8 +37,7 @@ struct ready_instruction {
   // channel, before it may go; of a pass: those that its message proves consumed, or, where it
   // `acknowledges`, those that it reports to the sender.
   std::int32_t retired = none;
-  // What a pass or the message of a send takes by the problem. Of a pair the second has the time of
-  // both.
+  // What a pass, or a send's message, takes by the problem. The second of a pair has both times.
   ticks takes = 0;
 };
 

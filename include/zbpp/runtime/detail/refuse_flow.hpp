@@ -20,8 +20,7 @@ namespace zbpp::detail {
     std::string_view point,
     std::string_view after);
 
-/// Refuses a flow of the last stage that has no loss in an evaluation of which nobody takes
-/// outputs.
+/// Refuses a flow of the last stage without a loss in an evaluation whose outputs nobody takes.
 /// @throws error (wrong_flow) always
 [[noreturn]] void refuse_missing_loss(location const& at);
 

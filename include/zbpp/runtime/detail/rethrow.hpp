@@ -10,8 +10,7 @@ namespace zbpp::detail {
 /// Throws what failed, with its place.
 ///
 /// An `error` keeps its type, its code and what it says; it gets the place if it has none. Anything
-/// else is nested in an `error` (pass_failed) that has the place and says the same, without a
-/// backtrace.
+/// else is nested in an `error` (pass_failed) with the place that says the same without backtrace.
 [[noreturn]] void rethrow_located(failure const& failed);
 
 /// Gives a failure the place of its error where that names a rank and no position, as those of

@@ -16,8 +16,7 @@ struct training_state;
 
 namespace detail {
 
-/// Holds what all ranks need alike in a step: options, what the step depends on, and its learning
-/// rate.
+/// Holds what all ranks need alike in a step: options, the training state, the learning rate.
 struct step_terms {
   double learning_rate = 0;  ///< of this step; 0 where it only adds gradients up
   double loss_scale = 1;
@@ -48,8 +47,7 @@ static_assert(std::is_trivially_copyable_v<step_terms> && sizeof(step_terms) == 
 /// Compares bits, so that a value that is not a number equals itself.
 [[nodiscard]] bool has_same_bits(step_terms const& one, step_terms const& other) noexcept;
 /// @param place_of_one  such as "rank 0"
-/// @return the first value that differs: "training_options::clip is 1 on rank 0 and 2 on rank 1";
-///         empty where none does
+/// @return what differs: "training_options::clip is 1 on rank 0 and 2 on rank 1"; or empty
 [[nodiscard]] std::string difference(
     step_terms const& one,
     std::string const& place_of_one,
@@ -62,27 +60,26 @@ static_assert(std::is_trivially_copyable_v<step_terms> && sizeof(step_terms) == 
 /// Holds what the user has asked a pipeline for, and which part of that a rank runs now.
 struct run_statement {
   bool is_training = true;
-  std::int64_t first = 0;     ///< step of the call: of `run(n)` the first one
-  std::int64_t count = 1;     ///< steps of the call
-  std::int64_t step = 0;      ///< that begins now
-  std::int64_t at_once = 1;   ///< steps that run without a stop from there
-  bool step_decides = false;  ///< ranks wait for each other behind a step, to learn what comes next
-  bool pause_decides = false;     ///< the same in a pause
+  std::int64_t first = 0;      ///< step of the call: of `run(n)` the first one
+  std::int64_t count = 1;      ///< steps of the call
+  std::int64_t step = 0;       ///< that begins now
+  std::int64_t at_once = 1;    ///< steps that run without a stop from there
+  bool step_decides = false;   ///< ranks wait for each other after a step, to learn what comes next
+  bool pause_decides = false;  ///< the same in a pause
   std::int64_t pause_every = 0;   ///< steps between two pauses of the call; 0: none
   bool compares_weights = false;  ///< before the step, since it is the first or `resume` came
   std::optional<step_terms> terms = {};  ///< nothing where no stage of the rank needs any
 };
 
-/// @return the terms of a run as they are compared with those of another one: a rank without any
-///         has the options that stand there by default
+/// @return the terms of a run to be compared with another's: those by default where it has none
 [[nodiscard]] step_terms terms_beside(run_statement const& run, run_statement const& other);
 
-/// Says what is the matter where two ranks do not run the same.
+/// How the calls of two ranks differ.
 enum class run_mismatch : std::uint8_t {
   none,
   calls,  ///< one trains and the other evaluates, or they run different numbers of steps
   steps,  ///< they count steps differently
-  loads,  ///< one has begun anew from weights, by `resume`, and the other has not
+  loads,  ///< one has begun again from weights, by `resume`, and the other has not
   terms   ///< they step by different options
 };
 [[nodiscard]] run_mismatch compare(run_statement const& one, run_statement const& other) noexcept;

@@ -11,7 +11,7 @@ namespace zbpp::detail {
 /// Knows which call of a pipeline runs, and which thread may ask for its state meanwhile.
 class running_call {
  public:
-  /// Is a call that runs, a callback that it makes, or a pause of it, until the object goes.
+  /// A call that runs, a callback that it makes, or a pause of it, until the object goes.
   class [[nodiscard]] scope {
    public:
     scope(scope const&) = delete;

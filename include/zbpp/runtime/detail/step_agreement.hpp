@@ -33,11 +33,11 @@ enum class agreement_progress : std::uint8_t {
   goes_back  ///< the step before was amended: what this step has run so far is void
 };
 
-/// Is what the last rank tells all others.
-struct step_ruling {
+/// The decision of the last rank on a step.
+struct step_decision {
   gradient_verdict verdict;
   after_step next = after_step::go_on;  ///< the most that a rank has asked for
-  bool is_unanimous = true;  ///< no rank waited because of what it knew before the verdict
+  bool nobody_deferred = true;  ///< no rank waited because of what it knew before the verdict
 };
 
 /// Takes the part of one rank in the optimizer steps of a run.
@@ -45,7 +45,7 @@ class step_agreement {
  public:
   /// Says how far the optimizer of a stage is with the step of this rank.
   enum class progress : std::uint8_t { none, held, early, final };
-  /// Is one stage of the rank; frozen where there is no optimizer.
+  /// One stage of the rank; frozen where there is no optimizer.
   struct stage_optimizer {
     int stage = 0;
     optimizer_ref optimizer;
@@ -91,9 +91,8 @@ class step_agreement {
   [[nodiscard]] after_step request() const noexcept { return request_; }
   /// Has this rank ask in this step for what it and its replicas have asked for, so that all of
   /// them stop after the same step; before `reduce_norm`.
-  void ask_alike(after_step asked) noexcept { asked_alike_ = asked; }
-  /// @return what a run does behind the step that runs, the same on all ranks; `go_on` as long as
-  ///         no rank is known to have asked for something else
+  void set_group_request(after_step asked) noexcept { asked_alike_ = asked; }
+  /// @return what a run does after this step, on all ranks; `go_on` until one asks for more
   [[nodiscard]] after_step next() const noexcept { return next_; }
 
   /// Continues from a state; between runs.
@@ -115,7 +114,7 @@ class step_agreement {
   void complete_gradients(int chunk, pass_context ctx) const;
   /// @return whether it has a verdict for the rank before that belongs to the step that begins
   [[nodiscard]] bool holds_verdict() const noexcept { return holds_verdict_; }
-  /// Tells it; behind `begin_step`.
+  /// Tells it; after `begin_step`.
   void tell_held_verdict(state_link& link, ticks arrival);
   /// Runs as much of `reduce_norm` or `validate` as can be.
   /// @param arrival  when a state that is sent now counts as arrived
@@ -126,7 +125,6 @@ class step_agreement {
   [[nodiscard]] bool brings_verdict(int channel) const noexcept {
     return channel != state_map::none && channel == from_next_;
   }
-  /// @return whether gradients are only added up in this step
   [[nodiscard]] bool accumulates() const noexcept {
     return state_.accumulated + 1 < options_.accumulate;
   }
@@ -139,38 +137,33 @@ class step_agreement {
 
   /// Ends the step of this rank after a failure: follows the ruling where some rank knows it, and
   /// otherwise goes back to before the step; gradients stay then.
-  void settle(step_ruling const* ruling, pass_context ctx);
+  void settle(step_decision const* ruling, pass_context ctx);
   /// Forgets how far the rank is with the step, whatever optimizers have done.
   void forget_step() noexcept;
 
   /// @return the ruling on a step, where this rank has it; else null
-  [[nodiscard]] step_ruling const* ruling_on(std::int64_t step) const noexcept {
+  [[nodiscard]] step_decision const* ruling_on(std::int64_t step) const noexcept {
     return ruled_step_ == step ? &ruling_ : nullptr;
   }
-  /// @return whether this rank takes the step before its verdict is known
   [[nodiscard]] bool steps_early() const noexcept { return will_step_early_; }
-  /// @return whether the verdict on the step before is still to come
   [[nodiscard]] bool is_pending() const noexcept { return is_pending_; }
   /// @return how the step came out that this rank has done with last
   [[nodiscard]] update_report const& report() const noexcept { return report_; }
-  /// @return the last step that no rank is in any more; where ranks did not agree on the one of the
-  ///         report, that is the one before it
+  /// @return the last step that no rank is in; the one before the report's, if not agreed on
   [[nodiscard]] std::int64_t last_over() const noexcept {
     return was_unagreed_ ? report_.step - 1 : report_.step;
   }
-  /// @return what the next step depends on
   [[nodiscard]] training_state const& state() const noexcept { return state_; }
   /// @return what all ranks need alike in the step that has begun
   /// @throws what `learning_rate` does
   [[nodiscard]] step_terms terms();
-  /// @return by what the loss of this step is multiplied
   [[nodiscard]] double const& loss_scale() const noexcept { return state_.loss_scale; }
 
  private:
   // What an instruction does next.
   enum class phase : std::uint8_t { measure, prefix, verdict };
 
-  // What ranks tell the next, behind their terms: one entry per layer, behind a first one whose
+  // What ranks tell the next, after their terms: one entry per layer, after a first one whose
   // `layer` counts the ranks that wait because of what they know, and whose `stage` is the
   // `after_step` that they ask for.
   struct entry {
@@ -201,12 +194,12 @@ class step_agreement {
   [[nodiscard]] gradient_verdict judge_known();
   [[nodiscard]] step_settings settings(gradient_verdict const& verdict, bool is_final);
   void take_final_step(stage_optimizer& chunk, pass_context ctx);
-  [[nodiscard]] bool is_far_below(gradient_verdict const& verdict) const noexcept;
+  [[nodiscard]] bool may_skip_agreement(gradient_verdict const& verdict) const noexcept;
   void forget_progress() noexcept;
   // Makes the step of every stage final, and closes it. Returns whether early steps were amended.
   bool follow_ruling(pass_context ctx);
   void close(bool was_amended);
-  // Changes the loss scale behind an optimizer step that ranks agreed on.
+  // Changes the loss scale after an optimizer step that ranks agreed on.
   void scale_loss(bool was_finite);
 
   int rank_;
@@ -225,7 +218,7 @@ class step_agreement {
   after_step request_ = after_step::go_on;  // of this rank, until a ruling has it
   std::optional<after_step> asked_alike_;   // by this rank and its replicas; nothing without those
   after_step next_ = after_step::go_on;
-  after_step coming_ = after_step::go_on;  // behind one more step, which some ranks have begun
+  after_step coming_ = after_step::go_on;  // after one more step, which some ranks have begun
 
   phase phase_ = phase::measure;
   bool is_last_step_ = false;
@@ -237,7 +230,7 @@ class step_agreement {
   bool was_unagreed_ = false;  // nor on the one before
   bool has_rate_ = false;      // of the step that is not closed
   double rate_ = 0;
-  step_ruling ruling_;
+  step_decision ruling_;
   std::int64_t ruled_step_ = -1;  // on which the ruling is; -1: there is none
   update_report report_;
   member_agreement members_;

@@ -45,7 +45,7 @@ class tied_gradients {
     return true;
   }
 
-  /// Gives a stage the sum, once it is known; behind `send` for all stages of the rank.
+  /// Gives a stage the sum, once it is known; after `send` for all stages of the rank.
   /// @return false while the rank waits for the gradients of `awaited()`
   /// @throws error (no_agreement) when another rank sends what is not the gradients of some layers
   template <class PassObserver>

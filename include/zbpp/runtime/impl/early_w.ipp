@@ -32,8 +32,8 @@ ZBPP_INLINE early_w::early_w(
   auto const& row = code.instructions;
   for (auto const& chunk : chunks) takes_.push_back(chunk.costs.backward_weight);
 
-  std::size_t optimizer = 0;  // behind the last instruction that no W may pass
-  std::vector<std::size_t> flows(index(code.flow_slots), 0);  // behind the last of each flow
+  std::size_t optimizer = 0;  // after the last instruction that no W may pass
+  std::vector<std::size_t> flows(index(code.flow_slots), 0);  // after the last of each flow
   std::int32_t channels = 0;
   for (std::size_t at = 0; at < row.size(); ++at) {
     auto const& i = row[at];

@@ -72,8 +72,7 @@ ZBPP_INLINE gradient_reduction::gradient_reduction(
   replicas.reserve(message_kinds * chunks_.size(), most);
 }
 
-// Divides the gradients of a stage among the replicas: evenly, or by layers, where each then steps
-// its own.
+// Divides a stage's gradients among replicas: evenly, or by layers, where each steps its own.
 ZBPP_INLINE void gradient_reduction::divide(chunk_sum& own) const {
   auto const count = own.gradients.size();
   if (!is_sharded_) {

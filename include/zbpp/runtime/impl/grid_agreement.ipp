@@ -54,7 +54,7 @@ ZBPP_INLINE void compare_plans(plan const& planned, int rank, rank_grid& grid, b
   });
 }
 
-/// Is what a rank knows of the weights of a layer.
+/// What a rank knows of the weights of a layer.
 struct layer_weights {
   std::string name;
   std::uint64_t digest = 0;

@@ -32,7 +32,6 @@ namespace detail {
 /// Says whether a grid is over, and why.
 class grid_failure {
  public:
-  /// @return whether it was the first
   bool note(std::string const& text) {
     std::scoped_lock const lock(guard_);
     if (text_) return false;
@@ -50,7 +49,7 @@ class grid_failure {
   std::optional<std::string> text_;
 };
 
-/// Is what a rank of the process has to wait for what others send it.
+/// What a rank of the process has to wait for what others send it.
 struct rank_inbox {
   // That runs the rank; those of one pipeline may share one. Written as a pipeline is made.
   std::atomic<std::size_t> thread{0};
@@ -178,12 +177,10 @@ class in_process_link final : public group_link {
     }
     waiting_.end(thread);
   }
-  /// @return whether what the rank waits for is not here
   [[nodiscard]] bool is_waiting() const {
     std::scoped_lock const lock(own_.guard);
     return queues_[index(from_)].empty();
   }
-  /// @return what it waits for
   [[nodiscard]] std::string text() const {
     return "in the " + name() + " " + name_of(place()) + " " + to_string(made_) +
            " and waits for " + name_of(from_);

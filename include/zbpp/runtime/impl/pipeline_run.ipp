@@ -129,7 +129,7 @@ after_step pipeline<Backend>::train_until(std::int64_t end, step_calls calls) {
   return next;
 }
 
-// With one process per rank, what is asked for behind a step is decided at the end of the next one,
+// With one process per rank, what is asked for after a step is decided at the end of the next one,
 // so that no rank waits for others while there are passes to run; before a pause, where all wait
 // anyway, at once.
 template <backend Backend>

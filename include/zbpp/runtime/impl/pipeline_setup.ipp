@@ -23,7 +23,6 @@
 
 namespace zbpp::detail {
 
-/// @return how many gradients an optimizer gives to the sums
 [[nodiscard]] ZBPP_INLINE std::int64_t count_of_gradients(
     optimizer_ref const& optimizer, bool in_place) {
   if (!in_place || !optimizer) return optimizer.gradient_count();

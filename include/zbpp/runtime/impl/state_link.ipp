@@ -26,8 +26,7 @@ ZBPP_INLINE state_map::state_map(int ranks) : ranks_(ranks) {
 }
 
 // No rank sends gradients of tied weights again before the others have taken the last ones: its
-// last W in a step needs passes of all ranks there, and each begins a step behind the sums of the
-// last.
+// last W in a step needs passes of all ranks there, and each begins a step after those sums.
 ZBPP_INLINE state_map::state_map(program const& program)
     : state_map(agrees_on_steps(program) ? program.ranks() : 0) {
   ranks_ = program.ranks();

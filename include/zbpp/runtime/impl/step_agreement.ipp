@@ -225,8 +225,7 @@ ZBPP_INLINE void step_agreement::receive_ruling(state_link& link, ticks arrival)
   send_ruling(link, arrival);
 }
 
-// Each link carries what belongs to one step: a rank that goes on takes the verdict in its next
-// one.
+// Each link carries what belongs to a step: a rank that goes on takes the verdict in its next.
 ZBPP_INLINE void step_agreement::send_ruling(state_link& link, ticks arrival) {
   if (is_first()) return;
   holds_verdict_ = tells_next_step_ && !is_last_step_;
@@ -272,7 +271,7 @@ ZBPP_INLINE void step_agreement::end_step() {
 
 ZBPP_INLINE bool step_agreement::follow_ruling(pass_context ctx) {
   bool const holds =
-      waits_ || !may_go_back() || (ruling_.verdict.is_plain() && ruling_.is_unanimous);
+      waits_ || !may_go_back() || (ruling_.verdict.is_plain() && ruling_.nobody_deferred);
   for (auto& chunk : chunks_) {
     if (chunk.step == progress::early) {
       holds ? chunk.optimizer.commit(ctx) : chunk.optimizer.undo(ctx);
@@ -284,7 +283,7 @@ ZBPP_INLINE bool step_agreement::follow_ruling(pass_context ctx) {
   return !holds;
 }
 
-ZBPP_INLINE void step_agreement::settle(step_ruling const* ruling, pass_context ctx) {
+ZBPP_INLINE void step_agreement::settle(step_decision const* ruling, pass_context ctx) {
   if (ruling != nullptr) {
     ruling_ = *ruling;
     ruled_step_ = state_.steps;
@@ -328,7 +327,8 @@ ZBPP_INLINE void step_agreement::take_final_step(stage_optimizer& chunk, pass_co
     chunk.optimizer.skip(ctx);
 }
 
-ZBPP_INLINE bool step_agreement::is_far_below(gradient_verdict const& verdict) const noexcept {
+ZBPP_INLINE bool step_agreement::may_skip_agreement(
+    gradient_verdict const& verdict) const noexcept {
   return verdict.is_finite && verdict.norm < options_.agreement.share * options_.clip;
 }
 
@@ -361,7 +361,7 @@ ZBPP_INLINE void step_agreement::close(bool was_amended) {
     next_ = std::max(next_, asked);
   state_.accumulated = is_update ? 0 : state_.accumulated + 1;
   if (!is_update) return;
-  bool const is_plain = was_unagreed_ || (verdict.is_plain() && ruling_.is_unanimous);
+  bool const is_plain = was_unagreed_ || (verdict.is_plain() && ruling_.nobody_deferred);
   state_.amended = state_.amended << 1 | (is_plain ? 0 : 1);
   if (verdict.is_finite) ++state_.updates;
   if (was_unagreed_) {
@@ -370,8 +370,8 @@ ZBPP_INLINE void step_agreement::close(bool was_amended) {
   }
   auto const scale = state_.loss_scale;
   scale_loss(verdict.is_finite);
-  // Behind another loss scale ranks look at the gradients again.
-  bool const is_quiet = is_far_below(verdict) && state_.loss_scale == scale;
+  // After another loss scale ranks look at the gradients again.
+  bool const is_quiet = may_skip_agreement(verdict) && state_.loss_scale == scale;
   state_.unagreed = is_quiet ? options_.agreement.every - 1 : 0;
 }
 

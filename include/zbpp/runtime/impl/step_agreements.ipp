@@ -268,7 +268,7 @@ ZBPP_INLINE void step_agreements::settle(
   for (std::size_t here = 0; here < parts_.size(); ++here) {
     auto& part = parts_[here];
     if (part == nullptr) continue;
-    step_ruling const* known = nullptr;
+    step_decision const* known = nullptr;
     for (auto const& other : parts_)
       if (other != nullptr && known == nullptr) known = other->ruling_on(part->state().steps);
     try {

@@ -18,8 +18,7 @@ namespace zbpp::torch::detail {
 
 namespace autograd = ::torch::autograd;
 
-/// What an edge holds a node by: a shared_ptr up to some version of LibTorch, then an
-/// intrusive_ptr.
+/// What an edge holds a node by: in older LibTorch a shared_ptr, then an intrusive_ptr.
 using node_handle = decltype(autograd::Edge::function);
 
 template <class Node, class... Arguments>
@@ -56,8 +55,7 @@ class source_node : public autograd::Node {
 };
 
 /// @return whether others may read the tensor's memory, or own it. LibTorch makes a gradient that
-/// only
-///         it refers to the `grad` of a parameter, and adds later ones into its memory.
+///         only it refers to the `grad` of a parameter, and adds later ones into its memory.
 [[nodiscard]] inline bool is_memory_of_others(at::Tensor const& tensor) {
   return tensor.defined() && tensor.has_storage() &&
          (tensor.storage().use_count() > 1 || tensor.storage().allocator() == nullptr);
@@ -88,8 +86,7 @@ class replay_node : public autograd::Node {
 };
 
 /// @return what the hooks of the user on a leaf make of its gradient. LibTorch 2 has run them when
-/// a
-///         gradient arrives at the node; before, the node itself did.
+///         a gradient arrives at the node; before, the node itself did.
 template <class Leaf>
 [[nodiscard]] at::Tensor after_hooks(Leaf& leaf, at::Tensor gradient) {
   if constexpr (requires { leaf.tensor_pre_hooks(); })
@@ -144,7 +141,6 @@ class input_gradients {
         });
   }
 
-  /// @return the gradient of each input
   [[nodiscard]] std::vector<at::Tensor> caught() const {
     std::vector<at::Tensor> all;
     for (auto const* hook : hooks_) all.push_back(hook != nullptr ? hook->caught() : at::Tensor());
@@ -248,7 +244,6 @@ class keeping_hook : public autograd::FunctionPostHook {
     node_->release_variables();
     return passed_on;
   }
-  /// @return the gradients, one for each edge
   [[nodiscard]] std::vector<at::Tensor>& kept() noexcept { return kept_; }
 
  private:

@@ -19,12 +19,10 @@ namespace zbpp::torch::detail {
 class live_memory {
  public:
   live_memory() : guard_(c10::DebugInfoKind::PROFILER_STATE, counts_) {}
-
-  /// @return bytes made and not freed
   [[nodiscard]] std::int64_t bytes() const noexcept { return counts_->bytes; }
-  /// @return the most that they were
+  /// @return the most bytes at one time
   [[nodiscard]] std::int64_t peak() const noexcept { return counts_->peak; }
-  /// Starts measuring the peak anew.
+  /// Starts measuring the peak again.
   void reset_peak() noexcept { counts_->peak = counts_->bytes; }
 
  private:

@@ -36,12 +36,11 @@ class generator_states {
     read();
   }
 
-  /// Reads the states anew.
+  /// Reads the states again.
   void read();
   /// Gives the generators these states.
   void write() const;
 
-  /// @return whether both are the same states of the same generators
   friend bool operator==(generator_states const& a, generator_states const& b);
 
  private:
@@ -61,8 +60,7 @@ struct inputs_of_operation {
 auto const& inputs_of(at::RecordFunction const& operation);
 template struct inputs_of_operation<&at::RecordFunction::inputs_>;
 
-/// Is told of the operations that this thread runs while it lives, of the innermost one if there
-/// are several.
+/// Hears of the operations that this thread runs while it lives, of the innermost of several.
 class operation_watch {
  public:
   operation_watch(operation_watch const&) = delete;
@@ -87,8 +85,8 @@ class operation_watch {
   }
 
  private:
-  struct heard : at::ObserverContext {
-    explicit heard(operation_watch* by) : watch(by) {}
+  struct watched_operation : at::ObserverContext {
+    explicit watched_operation(operation_watch* by) : watch(by) {}
     operation_watch* watch;
   };
 
@@ -100,11 +98,11 @@ class operation_watch {
       ~busy_scope() { is_busy = false; }
       bool& is_busy;
     } const scope(watch->is_busy_);
-    auto context = std::make_unique<heard>(watch);
+    auto context = std::make_unique<watched_operation>(watch);
     return watch->begin(operation) ? std::move(context) : nullptr;
   }
   static void on_end(at::RecordFunction const&, at::ObserverContext* context) {
-    if (context != nullptr) static_cast<heard*>(context)->watch->end();
+    if (context != nullptr) static_cast<watched_operation*>(context)->watch->end();
   }
 
   static inline thread_local operation_watch* current_ = nullptr;
@@ -114,8 +112,7 @@ class operation_watch {
   bool is_busy_ = false;
 };
 
-/// Says from which states the draws of an F went on. Nothing else drew in between where there is
-/// one alone.
+/// Says from which states the draws of an F went on: where it is one alone, nothing else drew.
 struct random_draws {
   struct turn {
     std::size_t draw;  ///< the first that goes on from the states
@@ -124,8 +121,7 @@ struct random_draws {
   std::vector<turn> turns;
 };
 
-/// Lets the draws of this thread take turns with those that are recorded or made again, while it
-/// lives.
+/// While it lives, draws of this thread take turns with those that are recorded or made again.
 class draw_turns : public operation_watch {
  public:
   bool begin(at::RecordFunction const& operation) override;
@@ -154,8 +150,7 @@ class draw_recorder : public operation_watch {
   std::unique_lock<std::mutex> drawing_;  // held while an operation draws
 };
 
-/// Makes the draws of this thread those that were recorded, while it lives. Others draw as if it
-/// drew nothing.
+/// While it lives, draws of this thread are those recorded. Others draw as if it drew nothing.
 class draw_replay : public operation_watch {
  public:
   /// @param in  as for the recorder

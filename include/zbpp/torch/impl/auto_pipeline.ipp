@@ -20,7 +20,7 @@
 
 namespace zbpp::torch::detail {
 
-/// Is microbatch 0 of step 0, as a pipeline of one stage has it.
+/// Microbatch 0 of step 0, as a pipeline of one stage has it.
 class first_microbatch {
  public:
   explicit first_microbatch(int microbatches)

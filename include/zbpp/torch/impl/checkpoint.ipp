@@ -69,7 +69,6 @@ inline constexpr std::array type_pairs{
   return checkpoint::describe(to_string(stored.type), stored.shape);
 }
 
-/// @return whether a file has a tensor with the type and sizes of another
 [[nodiscard]] inline bool is_like(checkpoint::stored_array const& stored, at::Tensor const& other) {
   auto const* const found = find_type(other.scalar_type());
   return found != nullptr && found->stored == stored.type &&
@@ -244,8 +243,7 @@ template <has_moments Optimizer>
   return all;
 }
 
-/// @return the steps of the run that a layer has missed; null where an optimizer does not count
-/// them
+/// @return the steps of the run that a layer has missed; null where they are not counted
 template <has_moments Optimizer>
 [[nodiscard]] std::int64_t* missed_steps(Optimizer& optimizer, int layer) {
   if constexpr (requires { optimizer.missed_steps(); })
@@ -323,7 +321,6 @@ saved_state state_of_moments(std::vector<named_tensor> const& entries, Optimizer
   return tensor.defined() && tensor.is_leaf() ? tensor.grad() : at::Tensor();
 }
 
-/// @return whether all bits are those of 0
 [[nodiscard]] inline bool is_zero(at::Tensor const& gradient) {
   if (at::count_nonzero(gradient).item<std::int64_t>() > 0) return false;
   return !gradient.is_floating_point() || !at::signbit(gradient).any().item<bool>();

@@ -49,7 +49,6 @@ class pass_times {
   return sum;
 }
 
-/// @return a gradient of ones for each output that needs one
 [[nodiscard]] inline tensors ones_for(tensors const& outputs) {
   tensors made;
   for (auto const& each : outputs)

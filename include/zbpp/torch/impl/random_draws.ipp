@@ -97,7 +97,6 @@ inline constexpr std::string_view drawing_operations[] = {
   });
 }
 
-/// @return whether an operation draws from a default generator
 [[nodiscard]] inline bool draws_from_default(at::RecordFunction const& operation) {
   struct hash : std::hash<std::string_view> {
     using is_transparent = void;

@@ -12,7 +12,6 @@ class byte_reader {
  public:
   explicit byte_reader(buffer const& from) : left_(from.data(), from.size()) {}
 
-  /// @return the next bytes
   [[nodiscard]] std::byte* take(std::size_t size) {
     if (size > left_.size())
       throw error(

@@ -123,8 +123,7 @@ class first_waits {
  private:
   static constexpr ticks never = std::numeric_limits<ticks>::max() / 2;
 
-  // The least times at which so many F of both stages can have ended, the last of them of `a`, and
-  // of `b`.
+  // When so many F of both stages can have ended at least, the last of them of `a`, and of `b`.
   struct last_ends {
     ticks a = never;
     ticks b = never;

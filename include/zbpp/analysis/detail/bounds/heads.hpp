@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Heads: for each pass, the least time from the first start on a rank to the start of the pass.
-// They grow along the pipeline, behind what shares a rank, and behind what memory forces to come
-// first.
+// They grow along the pipeline, after what shares a rank, and after what memory forces ahead.
 #pragma once
 
 #include <zbpp/analysis/detail/bounds/memory.hpp>
@@ -118,7 +117,7 @@ class pass_heads {
         counts_[view_.line(pass_line::forward, other)] = other < s ? k + 1 : k;
   }
 
-  // Behind the passes that were counted, and behind `work` that comes at `first` or later.
+  // After the passes that were counted, and after `work` that comes at `first` or later.
   [[nodiscard]] ticks after_counted(int s, ticks first, ticks work) {
     return lines_at(s).end_of(counts_, [=](ticks head) { return head > first ? 0 : work; });
   }
@@ -129,7 +128,7 @@ class pass_heads {
     return lines_at(s).first(view_.line(pass_line::backward, last));
   }
 
-  // Behind the passes of its rank of which memory forces so many each to come first.
+  // After the passes of its rank of which memory forces so many each to come first.
   [[nodiscard]] ticks after_rank(int s, int k) {
     auto const& t = terms_[s];
     auto const& memory = view_.memory[index(s)];

@@ -21,11 +21,8 @@ class release_time {
   explicit release_time(stage_terms const& t) : t_(t) {}
 
   /// @param n  number of the F, counted from 1; memory forces something before it
-  /// @param end_of_b, end_of_w  called with a number, give the least end of that B or W; they
-  /// ascend
-  /// @return the least time, over how many B there are, at which they and the W they leave
-  /// necessary
-  ///         have ended
+  /// @param end_of_b, end_of_w  give the least end of the B or W with a number; they ascend
+  /// @return the least end, over numbers of B, of these and the W that are then necessary
   /// @complexity O(1) on average
   template <class EndOfB, class EndOfW>
   [[nodiscard]] ticks before_forward(std::int64_t n, EndOfB end_of_b, EndOfW end_of_w) {
@@ -85,8 +82,7 @@ struct memory_terms {
   }
 };
 
-/// Counts the B of later stages that must come before an F of a stage, one later stage after
-/// another.
+/// Counts the B that must come before an F of a stage, one later stage after another.
 class backward_count {
  public:
   /// @param n  number of the F, counted from 1
@@ -103,7 +99,6 @@ class backward_count {
   bytes need_;  // what must have been freed, with all that later stages must have taken
 };
 
-/// @return the stages of the rank that come after stage `s`
 [[nodiscard]] inline std::vector<later_stage> later_stages_of(
     bound_terms const& terms, std::span<int const> stages, int s) {
   std::vector<later_stage> later;
@@ -118,8 +113,7 @@ class backward_count {
   return later;
 }
 
-/// Finds the least work that memory forces before the last F of a stage, by how many of its own B
-/// come first.
+/// Finds the least work that memory forces before the last F of a stage, by its own B before that.
 /// @param with_forwards  whether F of later stages count as work
 /// @complexity O(microbatches * stages of the rank)
 [[nodiscard]] inline ticks work_before_last(
@@ -229,7 +223,6 @@ inline void find_early_work(
   return all;
 }
 
-/// @return what the memory of its rank means for stage `s`
 /// @param stages  of the rank
 [[nodiscard]] inline memory_terms memory_terms_of(
     bound_terms const& terms, std::span<int const> stages, int s) {

@@ -42,8 +42,7 @@ class memory_windows {
         }
   }
 
-  /// Puts passes before F that would find no room without them, and F behind F beside which they
-  /// find none.
+  /// Puts passes before F that find no room without them, and F after F beside which there is none.
   void put_in_order(rank_windows& windows) {
     for (int c = 0; c < chunks(); ++c)
       for (int n = 0; n < windows.microbatches(); ++n) {
@@ -57,7 +56,7 @@ class memory_windows {
   }
 
   /// @return the least work of B and W that must come before an F beside those that are known to;
-  ///         seen from the back, of F that must come behind a pass
+  ///         seen from the back, of F that must come after a pass
   [[nodiscard]] further_work forced(rank_windows const& windows, pass_side side, int line, int n) {
     items_.clear();
     from_ = std::numeric_limits<ticks>::max();
@@ -116,7 +115,7 @@ class memory_windows {
     return room;
   }
 
-  // As many B and W of a stage as the room can do without may come behind the F; no more.
+  // As many B and W of a stage as the room can do without may come after the F; no more.
   void put_frees_first(rank_windows& windows, int chunk, int n, int other, bytes room) const {
     auto const& t = stages_[index(other)];
     auto const& most = counts_[index(other)];

@@ -86,8 +86,7 @@ class wait_window {
   [[nodiscard]] ticks idle(int n) const noexcept {
     return wait(n) - terms_.first(stage_, n).forward;
   }
-  /// @return the least that is idle with any number of F; beyond one F more than are in time, each
-  ///         only adds
+  /// @return the least idle time with any number of F; after one F more than in time, each adds
   [[nodiscard]] ticks least_idle() const noexcept {
     auto const n = in_time();
     return std::min(idle(n), idle(std::min(n + 1, most_)));
@@ -105,7 +104,6 @@ class wait_window {
   int most_;
 };
 
-/// @return the facts of a stage
 /// @complexity O(microbatches)
 [[nodiscard]] inline stage_facts facts_of(bound_terms const& terms, int stage) {
   auto const& t = terms[stage];
@@ -190,8 +188,7 @@ class staircase_steps {
     return found;
   }
 
-  /// @return a cost that is certainly enough: each stage runs the F that are in time, so that no
-  ///         first B waits for more than its own way
+  /// @return a cost that is enough: with F in time, no first B waits for more than its own way
   [[nodiscard]] ticks enough() const {
     ticks most = 0;
     for (int s = 0; s < terms_.stages(); ++s)

@@ -50,7 +50,6 @@ class rank_windows {
 
   [[nodiscard]] int lines() const noexcept { return static_cast<int>(times_.lines()); }
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
-  /// @return what pass number `n` of a line takes
   [[nodiscard]] ticks duration(pass_side side, int line, int n) const noexcept {
     return times_.of(index(line), side == pass_side::front ? n : microbatches_ - 1 - n);
   }
@@ -67,19 +66,15 @@ class rank_windows {
   [[nodiscard]] ticks start(pass_side side, int line, int n) const noexcept {
     return starts_[index(side)][at(line, n)];
   }
-  /// @return how many passes of `other` certainly come before pass number `n` of `line`; seen from
-  ///         the back after it
+  /// @return how many passes of `other` must precede pass `n` of `line`; from the back: follow
   [[nodiscard]] int before(pass_side side, int line, int other, int n) const noexcept {
     return before_[index(side)][at(line, other, n)];
   }
-  /// @return how many passes of `other` can come before it
   [[nodiscard]] int most_before(int line, int other, int n) const noexcept {
     if (line == other) return n;
     return microbatches_ - before(pass_side::back, line, other, microbatches_ - 1 - n);
   }
-  /// @return whether every pass may have time to run
   [[nodiscard]] bool is_possible() const noexcept { return is_possible_; }
-  /// @return whether anything has changed since it was asked last
   [[nodiscard]] bool take_change() noexcept { return std::exchange(is_changed_, false); }
 
   /// Says that the passes cannot all run.
@@ -183,7 +178,7 @@ class rank_windows {
     return earlier.then(rest).end;
   }
 
-  // Passes of `other` that would have to start too late behind a pass of `line` come before it.
+  // Passes of `other` that would have to start too late after a pass of `line` come before it.
   void compare(int line, int other) {
     int passes = 0;
     for (int n = 0; n < microbatches_; ++n) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The span of one rank bounded from below, for any placement: passes that share a rank, this one or
-// another, run one after another, after the least of their heads and before the least of their
-// tails.
+// The span of one rank bounded from below, for any placement: passes that share some rank run one
+// after another, after the least of their heads and before the least of their tails.
 #pragma once
 
 #include <zbpp/analysis/detail/bounds/heads.hpp>
@@ -103,8 +102,7 @@ class span_bound {
     return span;
   }
 
-  // Calls `visit(stage, duration, head, tail)` for all passes between the first and the last of the
-  // rank.
+  // Calls `visit(stage, duration, head, tail)` for all passes between a rank's first and last.
   template <class Visit>
   void for_each_pass(Visit visit) const {
     for (int s = 0; s < view_.terms.stages(); ++s)

@@ -28,7 +28,6 @@ struct pass_terms {
   ticks backward_input = 0;
   ticks backward_weight = 0;  ///< what BW adds to B, where that is less than W
 
-  /// @return the time of all of them
   [[nodiscard]] constexpr ticks all() const noexcept {
     return forward + backward_input + backward_weight;
   }
@@ -45,12 +44,10 @@ struct stage_terms {
   [[nodiscard]] int in_flight(int most) const noexcept {
     return held == 0 ? most : static_cast<int>(std::min<bytes>(room / held, most));
   }
-  /// @return what B and W must have freed before F number `n`, counted from 1; not positive:
-  /// nothing
+  /// @return bytes that B and W must free before F number `n`, counted from 1; none if not positive
   [[nodiscard]] bytes need(std::int64_t n) const noexcept { return n * held - room; }
   /// @return how many B of an earlier stage of the rank must come before F number `n` when only `b`
-  /// B
-  ///         of this stage and those between do
+  ///         B of this stage and those between do
   /// @param held_there  `held` of the earlier stage
   [[nodiscard]] std::int64_t backwards_with(
       std::int64_t n, std::int64_t b, bytes held_there) const noexcept {
@@ -87,22 +84,18 @@ class bound_terms {
     return stages_[index(stage)];
   }
 
-  /// @return the times of a stage for one microbatch
   [[nodiscard]] pass_terms const& of(int stage, std::int64_t microbatch) const noexcept {
     return times_[at(stage, microbatch)];
   }
-  /// @return the times of a stage for its first `n` microbatches together
   [[nodiscard]] pass_terms first(int stage, std::int64_t n) const noexcept {
     if (!are_alike()) return sums_[at(stage, n)];
     auto const& t = of(stage, 0);
     return {n * t.forward, n * t.backward_input, n * t.backward_weight};
   }
   [[nodiscard]] pass_terms all(int stage) const noexcept { return first(stage, microbatches_); }
-  /// @return the least time of each kind over all microbatches
   [[nodiscard]] pass_terms const& least(int stage) const noexcept {
     return are_alike() ? of(stage, 0) : least_[index(stage)];
   }
-  /// @return the most time that an F of a stage takes
   [[nodiscard]] ticks longest_forward(int stage) const noexcept {
     return are_alike() ? of(stage, 0).forward : longest_forward_[index(stage)];
   }

@@ -31,7 +31,6 @@ enum class pass_line : std::uint8_t { forward, backward, weight };
 [[nodiscard]] constexpr int chunk_of_line(int line) noexcept { return line / 3; }
 
 /// @param from_the_back  whether the passes of the last microbatch are number 0
-/// @return how long the passes of each line take, of all lines of a rank that has these stages
 [[nodiscard]] inline line_times times_of_lines(
     bound_terms const& terms, std::span<int const> stages, bool from_the_back = false) {
   auto const distinct = terms.are_alike() ? 1 : terms.microbatches();

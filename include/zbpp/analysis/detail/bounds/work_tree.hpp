@@ -24,7 +24,6 @@ class work_tree {
     ticks work = 0;
     ticks end = never;
 
-    /// @return this and passes that start no earlier
     [[nodiscard]] constexpr part then(part const& later) const noexcept {
       return {work + later.work, std::max(end == never ? never : end + later.work, later.end)};
     }
