@@ -105,11 +105,9 @@ void check_size(int ranks, int stages, int microbatches) {
   constexpr int most_ranks = 4096;
   auto const cells = std::int64_t{stages} * microbatches;
   if (ranks <= most_ranks && cells <= most / ranks) return;
-  throw zbpp::error(
-      errc::bad_argument,
-      "the problem has " + std::to_string(ranks) + " ranks, " + std::to_string(stages) +
-          " stages and " + std::to_string(microbatches) +
-          " microbatches; expected up to 4096 ranks, and up to 2^31 for the product of the three");
+  throw zbpp::error(errc::bad_argument) + "the problem has " + ranks + " ranks, " + stages +
+      " stages and " + microbatches +
+      " microbatches; expected up to 4096 ranks, and up to 2^31 for the product of the three";
 }
 
 void check_size(zbpp::problem const& problem) {
@@ -148,9 +146,8 @@ asked_layers read_layers(zbpp_text text, int most_chunks = 1) {
 
 zbpp::search_settings settings(double seconds, std::uint64_t seed, zbpp_search* control) {
   if (!(seconds >= 0 && seconds <= zbpp::search_settings::most_seconds))
-    throw zbpp::error(
-        errc::bad_argument,
-        "seconds: found " + zbpp::number_text(seconds) + "; expected a number from 0 to 1000000");
+    throw zbpp::error(errc::bad_argument) + "seconds: found " + zbpp::number_text(seconds) +
+        "; expected a number from 0 to 1000000";
   zbpp::search_settings search{.seconds = seconds, .seed = seed};
   if (control == nullptr) return search;
   search.stop = control->stop.get_token();

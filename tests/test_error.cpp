@@ -33,15 +33,40 @@ TEST_CASE("a place leaves out what does not apply and keeps zeros", "[error]") {
 }
 
 TEST_CASE("a text is joined of texts, characters and numbers", "[error]") {
+  using zbpp::detail::joined;
   std::string const name = "forward";
   std::string_view const unit = " ns";
+  std::string const text = joined("stage ", std::uint16_t{3}, ": ", name, ' ', -5, unit, "");
+  CHECK(text == "stage 3: forward -5 ns");
+  std::string const chained = joined("stage ") + std::uint16_t{3} + ": " + name + ' ' + -5 + unit;
+  CHECK(chained == text);
+  std::string const numbers =
+      joined(std::int64_t{-1} << 62, ' ', std::uint64_t{1} << 63, ' ', 0.5, ' ', 1e20f);
   CHECK(
-      zbpp::detail::joined("stage ", std::uint8_t{3}, ": ", name, ' ', -5, unit, "") ==
-      "stage 3: forward -5 ns");
-  CHECK(
-      zbpp::detail::joined(std::int64_t{-1} << 62, ' ', std::uint64_t{1} << 63, ' ', 0.5) ==
-      "-4611686018427387904 9223372036854775808 0.500000");
-  CHECK(zbpp::detail::joined().empty());
+      numbers == "-4611686018427387904 9223372036854775808 0.500000 100000002004087734272.000000");
+  CHECK(std::string(joined()).empty());
+}
+
+TEST_CASE("the message of an error goes on by +, behind its place", "[error]") {
+  struct special : zbpp::error {
+    using error::error;
+    int native = 7;
+  };
+  zbpp::location const at{.rank = 1, .stage = 2};
+  std::string const name = "forward";
+  try {
+    throw special(zbpp::errc::wrong_size, at) + name + " has " + std::int64_t{-3} + " bytes" + '.';
+  } catch (special const& thrown) {  // the type is kept
+    CHECK(thrown.what() == std::string("rank 1, stage 2: forward has -3 bytes."));
+    CHECK(thrown.message() == "forward has -3 bytes.");
+    CHECK(thrown.code() == zbpp::errc::wrong_size);
+    CHECK(thrown.location() == at);
+    CHECK(thrown.native == 7);
+  }
+  auto made = zbpp::error(zbpp::errc::bad_format) + "at most " + 2u;
+  made.locate(at);
+  CHECK(made.what() == std::string("rank 1, stage 2: at most 2"));
+  CHECK(made.message() == "at most 2");
 }
 
 TEST_CASE("every error code has words of its own", "[error]") {

@@ -32,10 +32,8 @@ struct choices {
   auto const refuse = [&](std::string const& what) {
     std::string all;
     for (auto const act : acts) all += (all.empty() ? "" : ", ") + std::string(act);
-    throw error(
-        errc::bad_argument,
-        what + "; give one of " + all +
-            ", and then, if you like, --short, --whole-gpu, --json FILE and --markdown FILE");
+    throw error(errc::bad_argument) + what + "; give one of " + all +
+        ", and then, if you like, --short, --whole-gpu, --json FILE and --markdown FILE";
   };
   choices result;
   for (auto const act : acts)

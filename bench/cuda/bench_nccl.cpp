@@ -451,8 +451,7 @@ void messages_of_pipelines(asio::rendezvous& run, report& into, bool is_short) {
 void between_processes(choices const& chosen) {
   run_as_rank({}, false, [&](asio::rendezvous& run) {
     if (run.ranks() != 2)
-      throw error(
-          errc::bad_argument, "there are " + std::to_string(run.ranks()) + " ranks; start two");
+      throw error(errc::bad_argument) + "there are " + run.ranks() + " ranks; start two";
     bool const writes = run.rank() == 0;
     report into(writes ? chosen.markdown : "", writes ? chosen.json : "");
     auto const all = sizes_of(chosen.is_short);

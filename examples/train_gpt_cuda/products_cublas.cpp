@@ -19,10 +19,8 @@ namespace {
 
 void check(cublasStatus_t status, char const* call) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    throw zbpp::error(
-        zbpp::errc::device_failed,
-        std::string(call) + " reports " + cublasLtGetStatusName(status) + ": " +
-            cublasLtGetStatusString(status));
+    throw zbpp::error(zbpp::errc::device_failed) + call + " reports " +
+        cublasLtGetStatusName(status) + ": " + cublasLtGetStatusString(status);
 }
 
 /// Destroys an object of cuBLASLt by a function of it.
@@ -215,11 +213,9 @@ bool products::has(product const& what) const { return state_->of(what).is_there
 void products::operator()(cudaStream_t on, product const& what) const {
   auto const& how = state_->of(what);
   if (!how.is_there)
-    throw zbpp::error(
-        zbpp::errc::device_failed,
-        "cuBLASLt has no algorithm for a product of " + std::to_string(what.rows) + " x " +
-            std::to_string(what.inner) + " x " + std::to_string(what.columns) +
-            " on this device; choose other sizes");
+    throw zbpp::error(zbpp::errc::device_failed) + "cuBLASLt has no algorithm for a product of " +
+        what.rows + " x " + what.inner + " x " + what.columns +
+        " on this device; choose other sizes";
   void* vector = what.then.row_sums;
   if (vector == nullptr) vector = const_cast<bf16*>(what.then.bias);
   set_pointers(how.how, what, vector, what.then.gelu_input);

@@ -62,8 +62,7 @@ class rank_devices {
     parts_.emplace(device, parts);
     devices_ = parts_->devices();
   } catch (zbpp::error const& cannot) {
-    throw zbpp::error(
-        cannot.code(), std::string(cannot.what()) + "; --whole-gpu lets ranks share all of it");
+    throw zbpp::error(cannot.code()) + cannot.what() + "; --whole-gpu lets ranks share all of it";
   }
   void own_streams() {
     for (auto& device : devices_) {

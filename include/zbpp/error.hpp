@@ -6,14 +6,15 @@
 
 #include <zbpp/config.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace zbpp {
 
@@ -69,11 +70,76 @@ struct location {
 /// Writes a place as `rank 1, position 4, stage 2, microbatch 0`, leaving out what does not apply.
 [[nodiscard]] std::string to_string(location const& at);
 
+namespace detail {
+
+/// A part of a text: text, which it only views, a character, or a number in decimal.
+class text_part {
+ public:
+  /// Views a text, or writes a number. An enumeration, a bool or a byte has to be made one first.
+  template <class Part>
+  text_part(Part const& part) {
+    if constexpr (std::is_convertible_v<Part const&, std::string_view>)
+      text_ = part;
+    else if constexpr (std::is_same_v<Part, char>)
+      made_.assign(1, part);
+    else {
+      static_assert(std::is_arithmetic_v<Part> && !std::is_same_v<Part, bool>);
+      static_assert(sizeof(Part) > 1, "write a byte as int{byte}");
+      made_ = std::to_string(part);
+    }
+  }
+
+  [[nodiscard]] std::string_view text() const noexcept {
+    return made_.empty() ? text_ : std::string_view(made_);
+  }
+
+ private:
+  std::string_view text_;
+  std::string made_;
+};
+
+/// A text of texts, characters and numbers, as in `joined("stage ", s, " has no rank")`. With more
+/// parts than fit into a line it goes on by `+`, as a message of an `error` does.
+class [[nodiscard]] joined {
+ public:
+  /// Joins the parts.
+  template <class... Parts>
+  explicit joined(Parts const&... parts) {
+    (text_.append(text_part(parts).text()), ...);
+  }
+
+  /// @return the text with a part more
+  joined operator+(text_part const& part) && {
+    text_ += part.text();
+    return std::move(*this);
+  }
+  /// @return the text
+  operator std::string() && { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace detail
+
 /// Reports bad input or a failed step: what is wrong, where, and what to do.
 class error : public std::runtime_error {
  public:
-  /// Makes an error whose `what()` is `message`, with the place in front when there is one.
-  error(errc code, std::string const& message, zbpp::location at = {});
+  /// Makes an error whose message follows: `error(errc::bad_argument) + "no rank " + r`. Its
+  /// `what()` has the place in front when there is one.
+  explicit error(errc code, zbpp::location at = {});
+  /// Makes an error with a message.
+  template <std::convertible_to<std::string_view> Text>  // a place in braces is no text
+  error(errc code, Text message, zbpp::location at = {}) : error(code, at) {
+    append(message);
+  }
+
+  /// @return the error with a text, a character or a number at the end of its message
+  template <std::derived_from<error> Error>
+  [[nodiscard]] friend Error operator+(Error&& made, detail::text_part const& part) {
+    made.append(part.text());
+    return std::move(made);
+  }
 
   [[nodiscard]] errc code() const noexcept { return code_; }
   [[nodiscard]] zbpp::location const& location() const noexcept { return at_; }
@@ -86,7 +152,7 @@ class error : public std::runtime_error {
   }
 
  private:
-  error(errc code, std::string const& place, std::string const& message, zbpp::location at);
+  void append(std::string_view text);
 
   errc code_;
   zbpp::location at_;
@@ -98,36 +164,6 @@ namespace detail {
 /// Turns an index that is known not to be negative into what containers take.
 [[nodiscard]] constexpr std::size_t index(std::int64_t i) noexcept {
   return static_cast<std::size_t>(i);
-}
-
-/// A part of a text: text, which it only views, a character, or a number in decimal.
-class text_part {
- public:
-  template <class Part>
-  explicit text_part(Part const& part) {
-    if constexpr (std::is_convertible_v<Part const&, std::string_view>)
-      text_ = part;
-    else if constexpr (std::is_same_v<Part, char>)
-      made_.assign(1, part);
-    else
-      made_ = std::to_string(part);
-  }
-
-  [[nodiscard]] std::string_view text() const noexcept {
-    return made_.empty() ? text_ : std::string_view(made_);
-  }
-
- private:
-  std::string_view text_;
-  std::string made_;
-};
-
-[[nodiscard]] std::string join(std::initializer_list<text_part> parts);
-
-/// @return one text of texts, characters and numbers, as in `joined("stage ", s, " has no rank")`
-template <class... Parts>
-[[nodiscard]] std::string joined(Parts const&... parts) {
-  return join({text_part(parts)...});
 }
 
 /// Throws `errc::bad_argument` with `text` unless `good` holds.

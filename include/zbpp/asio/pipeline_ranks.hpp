@@ -9,7 +9,6 @@
 #include <zbpp/model/program.hpp>
 
 #include <memory>
-#include <string>
 #include <vector>
 
 namespace zbpp::asio {
@@ -27,10 +26,8 @@ class pipeline_ranks {
   pipeline_ranks(grid_layout const& layout, int rank, int ranks)
       : layout_(std::make_shared<grid_layout const>(layout)) {
     if (layout.ranks() != ranks)
-      throw error(
-          errc::bad_argument,
-          "the run has " + std::to_string(ranks) + " processes and the grid_layout " +
-              std::to_string(layout.ranks()) + " ranks; make it for rendezvous::ranks()");
+      throw error(errc::bad_argument) + "the run has " + ranks + " processes and the grid_layout " +
+          layout.ranks() + " ranks; make it for rendezvous::ranks()";
     places_ = layout.group(grid_axis::pipeline, rank);
   }
 

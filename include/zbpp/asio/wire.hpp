@@ -108,10 +108,8 @@ class wire_reader {
   /// @throws error (bad_format) when too few are left
   [[nodiscard]] std::span<std::byte const> take(std::size_t count) {
     if (count > left_.size())
-      throw error(
-          errc::bad_format,
-          "expected " + std::to_string(count) + " more bytes, " + std::to_string(left_.size()) +
-              " are left");
+      throw error(errc::bad_format) + "expected " + count + " more bytes, " + left_.size() +
+          " are left";
     auto const result = left_.first(count);
     left_ = left_.subspan(count);
     return result;
@@ -119,18 +117,15 @@ class wire_reader {
   /// Checks that nothing is left.
   /// @throws error (bad_format)
   void expect_end() const {
-    if (!left_.empty())
-      throw error(errc::bad_format, std::to_string(left_.size()) + " bytes too many at the end");
+    if (!left_.empty()) throw error(errc::bad_format) + left_.size() + " bytes too many at the end";
   }
 
  private:
   [[nodiscard]] std::span<std::byte const> get_span(std::size_t most) {
     auto const size = get<std::uint32_t>();
     if (size > most)
-      throw error(
-          errc::bad_format,
-          "a field of " + std::to_string(size) + " bytes; at most " + std::to_string(most) +
-              " are expected there");
+      throw error(errc::bad_format) + "a field of " + size + " bytes; at most " + most +
+          " are expected there";
     return take(size);
   }
 
@@ -144,10 +139,7 @@ namespace detail {
 [[nodiscard]] inline std::uint8_t get_below(wire_reader& from, std::uint8_t end, char const* name) {
   auto const value = from.get<std::uint8_t>();
   if (value >= end)
-    throw error(
-        errc::bad_format,
-        std::string(name) + " " + std::to_string(value) + "; it must be below " +
-            std::to_string(end));
+    throw error(errc::bad_format) + name + " " + int{value} + "; it must be below " + int{end};
   return value;
 }
 

@@ -63,30 +63,23 @@ inline std::vector<message_shape> shapes_of(
     problem const& problem, std::vector<message_shape> const& declared) {
   auto const edges = zbpp::detail::index(problem.stages()) - 1;
   if (!declared.empty() && declared.size() != edges)
-    throw error(
-        errc::bad_argument,
-        "there are shapes for " + std::to_string(declared.size()) + " edges; the problem has " +
-            std::to_string(edges) + ", so give one shape for each, or none");
+    throw error(errc::bad_argument) + "there are shapes for " + declared.size() +
+        " edges; the problem has " + edges + ", so give one shape for each, or none";
   std::vector<message_shape> shapes;
   for (std::size_t e = 0; e < edges; ++e) {
     auto const size = problem.costs(static_cast<int>(e)).edge;
-    auto const name = "edge " + std::to_string(e) + "->" + std::to_string(e + 1);
+    std::string const name = zbpp::detail::joined("edge ", e, "->", e + 1);
     if (size <= 0)
-      throw error(
-          errc::bad_argument,
-          name +
-              " has no size; state it in stage_costs::edge, since memory for messages on GPUs is "
-              "set aside before the first step");
+      throw error(errc::bad_argument) + name +
+          " has no size; state it in stage_costs::edge, since memory for messages on GPUs is "
+          "set aside before the first step";
     shapes.push_back(declared.empty() ? message_shape{size} : declared[e]);
     auto const& shape = shapes.back();
     bytes sum = 0;
     for (auto const part : shape) sum += part;
     if (sum != size || shape.size() > message::max_buffers || std::ranges::min(shape) < 0)
-      throw error(
-          errc::bad_argument,
-          name + " has a shape of " + std::to_string(shape.size()) + " buffers and " +
-              std::to_string(sum) + " bytes; give it at most 8 buffers and the " +
-              std::to_string(size) + " bytes that the costs state");
+      throw error(errc::bad_argument) + name + " has a shape of " + shape.size() + " buffers and " +
+          sum + " bytes; give it at most 8 buffers and the " + size + " bytes that the costs state";
   }
   return shapes;
 }

@@ -273,10 +273,9 @@ inline device_context::device_context(
 
 inline void device_context::refuse_spoilt_capture() const {
   if (detail::capture_status(compute_) != cudaStreamCaptureStatusActive)
-    throw error(
-        errc::wrong_flow,
+    throw error(errc::wrong_flow) +
         "a captured step cannot hold what was called here; let it not wait for the device, nor "
-        "make or free device memory, or leave out replay::step");
+        "make or free device memory, or leave out replay::step";
 }
 
 inline void device_context::wait_for_results() const {
@@ -296,10 +295,8 @@ namespace detail {
 
 [[nodiscard]] inline device_context& context_of(pass_context const& ctx) {
   if (ctx.kind() != backend_kind::cuda)
-    throw error(
-        errc::bad_argument,
-        "the pass does not run on a GPU; make the pipeline with zbpp::cuda::device or "
-        "zbpp::nccl::ranks");
+    throw error(errc::bad_argument) + "the pass does not run on a GPU; make the pipeline with "
+                                      "zbpp::cuda::device or zbpp::nccl::ranks";
   return *static_cast<device_context*>(ctx.native());
 }
 

@@ -35,7 +35,7 @@ inline void check(cudaError_t status, std::source_location at = std::source_loca
 [[nodiscard]] inline std::string to_string(std::source_location const& at) {
   std::string_view file = at.file_name();
   file.remove_prefix(file.find_last_of('/') + 1);
-  return std::string(file) + ":" + std::to_string(at.line());
+  return zbpp::detail::joined(file, ":", at.line());
 }
 
 namespace detail {
@@ -46,9 +46,8 @@ namespace detail {
       status >= cudaErrorStreamCaptureUnsupported && status <= cudaErrorStreamCaptureWrongThread;
   throw cuda_error(
       status,
-      std::string("CUDA reports ") + cudaGetErrorName(status) + " (" +
-          std::to_string(static_cast<int>(status)) + ") at " + to_string(at) + ": " +
-          cudaGetErrorString(status) +
+      zbpp::detail::joined("CUDA reports ") + cudaGetErrorName(status) + " (" +
+          static_cast<int>(status) + ") at " + to_string(at) + ": " + cudaGetErrorString(status) +
           (is_of_capture ? "; what a graph captures must not wait for the device, nor make or free "
                            "device memory, and streams that it uses besides must be joined"
                          : ""));

@@ -7,7 +7,6 @@
 #include <zbpp/cuda/error.hpp>
 
 #include <cstdint>
-#include <string>
 #include <utility>
 
 namespace zbpp::cuda {
@@ -139,10 +138,9 @@ class stream_ref {
   /// @throws error (bad_argument) for the legacy and the per-thread default stream
   stream_ref(cudaStream_t native) : native_(native) {
     if (native == nullptr || native == cudaStreamLegacy || native == cudaStreamPerThread)
-      throw error(
-          errc::bad_argument,
+      throw error(errc::bad_argument) +
           "a default stream is given, and those make everything wait; give a stream made with "
-          "cudaStreamCreateWithFlags and cudaStreamNonBlocking");
+          "cudaStreamCreateWithFlags and cudaStreamNonBlocking";
   }
   stream_ref(std::nullptr_t) = delete;
   stream_ref(int) = delete;
@@ -194,9 +192,8 @@ inline void check_adoptable(stream_ref adopted, int device) {
   unsigned flags = 0;
   check(cudaStreamGetFlags(adopted, &flags));
   if ((flags & cudaStreamNonBlocking) == 0)
-    throw error(
-        errc::bad_argument,
-        "the adopted stream waits for the default stream; make it with cudaStreamNonBlocking");
+    throw error(errc::bad_argument) +
+        "the adopted stream waits for the default stream; make it with cudaStreamNonBlocking";
   int actual_device = 0;
   auto const asked = cudaStreamGetDevice(adopted, &actual_device);
   if (asked == cudaErrorCallRequiresNewerDriver) {  // before CUDA 12.8 no driver can tell,
@@ -205,10 +202,8 @@ inline void check_adoptable(stream_ref adopted, int device) {
   }
   check(asked);
   if (actual_device != device)
-    throw error(
-        errc::bad_argument,
-        "the adopted stream belongs to device " + std::to_string(actual_device) +
-            "; its rank_device says device " + std::to_string(device));
+    throw error(errc::bad_argument) + "the adopted stream belongs to device " + actual_device +
+        "; its rank_device says device " + device;
 }
 
 }  // namespace zbpp::cuda

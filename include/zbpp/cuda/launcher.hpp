@@ -26,7 +26,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -250,19 +249,15 @@ inline launcher::launcher(
     devices.assign(ranks.size(), {.device = current});
   }
   if (devices.size() != ranks.size())
-    throw error(
-        errc::bad_argument,
-        "there are " + std::to_string(devices.size()) + " devices for " +
-            std::to_string(ranks.size()) + " ranks; give one for each rank, or none");
+    throw error(errc::bad_argument) + "there are " + devices.size() + " devices for " +
+        ranks.size() + " ranks; give one for each rank, or none";
   int count = 0;
   check(cudaGetDeviceCount(&count));
   for (std::size_t i = 0; i < devices.size(); ++i) {
     auto const device = devices[i].device;
     if (device < 0 || device >= count)
-      throw error(
-          errc::bad_argument,
-          "rank " + std::to_string(ranks[i]) + " is to run on device " + std::to_string(device) +
-              "; choose one from 0 to " + std::to_string(count - 1));
+      throw error(errc::bad_argument) + "rank " + ranks[i] + " is to run on device " + device +
+          "; choose one from 0 to " + (count - 1);
     device_guard const here(device);
     contexts_.push_back(std::make_unique<device_context>(
         devices[i],

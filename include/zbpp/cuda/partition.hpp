@@ -97,11 +97,9 @@ inline partition::partition(int device, int parts) : device_(device) {
   std::vector<CUdevResource> groups(count);
   detail::check_driver(driver.split(groups.data(), &count, &whole, nullptr, 0, each.size));
   if (count != groups.size())
-    throw error(
-        errc::device_failed,
-        "the driver made " + std::to_string(count) +
-            " groups of multiprocessors and had promised " + std::to_string(groups.size()) +
-            "; run ranks on plain streams instead");
+    throw error(errc::device_failed) + "the driver made " + count +
+        " groups of multiprocessors and had promised " + groups.size() +
+        "; run ranks on plain streams instead";
   unused_ = static_cast<int>(whole.sm.smCount);
   for (std::size_t first = 0; first < groups.size(); first += each.groups) {
     parts_.push_back(make_part(driver, native, std::span(groups).subspan(first, each.groups)));
@@ -159,7 +157,7 @@ inline void partition::try_streams() const {
     } catch (cuda_error const& failed) {
       throw cuda_error(
           failed.native(),
-          "the stream of part " + std::to_string(part) + " of device " + std::to_string(device_) +
+          zbpp::detail::joined("the stream of part ") + part + " of device " + device_ +
               " does not do what other streams do; run ranks on plain streams of the whole device "
               "instead: " +
               failed.what());
@@ -175,11 +173,10 @@ inline std::string queue_shortage(plan const& planned, std::span<rank_device con
     most = std::max(most, each.hardware_queues);
   auto const there = device_connections();
   if (most <= there) return {};
-  return std::to_string(most) + " streams share " + std::to_string(there) +
+  return zbpp::detail::joined(most) + " streams share " + there +
          " hardware queues of a device, and one that waits may hold up another; set "
          "CUDA_DEVICE_MAX_CONNECTIONS to " +
-         std::to_string(std::min(most, most_device_connections)) +
-         " in the environment before the program starts" +
+         std::min(most, most_device_connections) + " in the environment before the program starts" +
          (most > most_device_connections ? " (CUDA has no more than 32)" : "");
 }
 

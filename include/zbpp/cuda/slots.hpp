@@ -106,16 +106,14 @@ class slot_ring {
     std::int32_t sequence, message const& msg, std::string const& because) const {
   auto sizes = [](auto const& list, auto const& size_of) {
     std::string text;
-    for (auto const& one : list) text += (text.empty() ? "" : " + ") + std::to_string(size_of(one));
+    for (auto const& one : list)
+      text += zbpp::detail::joined(text.empty() ? "" : " + ", size_of(one));
     return text;
   };
   auto const edge = needs_.edges[zbpp::detail::index(sequence)];
-  throw error(
-      errc::wrong_size,
-      "edge " + std::to_string(edge) + "->" + std::to_string(edge + 1) + " carries " +
-          sizes(msg.buffers(), [](buffer const& b) { return b.size(); }) +
-          " bytes; its shape has " + sizes(shape(sequence), [](bytes size) { return size; }) +
-          because);
+  throw error(errc::wrong_size) + "edge " + edge + "->" + (edge + 1) + " carries " +
+      sizes(msg.buffers(), [](buffer const& b) { return b.size(); }) + " bytes; its shape has " +
+      sizes(shape(sequence), [](bytes size) { return size; }) + because;
 }
 
 }  // namespace zbpp::cuda

@@ -6,10 +6,8 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <initializer_list>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -32,15 +30,6 @@ ZBPP_INLINE std::string to_string(location const& at) {
 }
 
 namespace detail {
-
-ZBPP_INLINE std::string join(std::initializer_list<text_part> parts) {
-  std::size_t size = 0;
-  for (auto const& part : parts) size += part.text().size();
-  std::string text;
-  text.reserve(size);
-  for (auto const& part : parts) text += part.text();
-  return text;
-}
 
 /// @return what stands in front of a message about a place
 [[nodiscard]] ZBPP_INLINE std::string prefix_of(location const& at) {
@@ -84,12 +73,15 @@ ZBPP_INLINE void rethrow_of(std::string const& callback, location const& at) {
 
 }  // namespace detail
 
-ZBPP_INLINE error::error(errc code, std::string const& message, zbpp::location at)
-    : error(code, detail::prefix_of(at), message, at) {}
+ZBPP_INLINE error::error(errc code, zbpp::location at)
+    : std::runtime_error(detail::prefix_of(at)),
+      code_(code),
+      at_(at),
+      place_length_(std::string_view(what()).size()) {}
 
-ZBPP_INLINE error::error(
-    errc code, std::string const& place, std::string const& message, zbpp::location at)
-    : std::runtime_error(place + message), code_(code), at_(at), place_length_(place.size()) {}
+ZBPP_INLINE void error::append(std::string_view text) {
+  std::runtime_error::operator=(std::runtime_error(std::string(what()).append(text)));
+}
 
 ZBPP_INLINE void error::locate(zbpp::location const& at) {
   if (at_ != zbpp::location{}) return;

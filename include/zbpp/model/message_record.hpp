@@ -35,17 +35,8 @@ struct timed_message {
   auto const time = [](ticks t) {
     return t == timed_message::unknown ? std::string("?") : std::to_string(t);
   };
-  return to_string(m.pass)
-      .append(" from rank ")
-      .append(std::to_string(m.from))
-      .append(" to ")
-      .append(std::to_string(m.to))
-      .append(": sent ")
-      .append(time(m.sent))
-      .append(", arrived ")
-      .append(time(m.arrived))
-      .append(", taken ")
-      .append(time(m.taken));
+  return detail::joined(to_string(m.pass)) + " from rank " + m.from + " to " + m.to + ": sent " +
+         time(m.sent) + ", arrived " + time(m.arrived) + ", taken " + time(m.taken);
 }
 
 /// Holds the messages of a step: a row for each channel, as `channel_map` numbers them, in the

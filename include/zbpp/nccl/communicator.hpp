@@ -79,10 +79,8 @@ class communicator {
     check(ncclCommUserRank(adopted, &rank_));
     check(ncclCommCuDevice(adopted, &device_));
 #else
-    throw error(
-        errc::bad_argument,
-        "adopting a communicator needs NCCL 2.28.7 or newer, which can revoke it when a run fails; "
-        "let zbpp make its own");
+    throw error(errc::bad_argument) + "adopting a communicator needs NCCL 2.28.7 or newer, which "
+                                      "can revoke it when a run fails; let zbpp make its own";
 #endif
   }
   communicator(communicator const&) = delete;

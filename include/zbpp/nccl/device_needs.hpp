@@ -170,12 +170,9 @@ inline void check_hardware_queues(
           : "; set CUDA_DEVICE_MAX_CONNECTIONS to " + count +
                 " in the environment before the program starts, or lower the plan with .layout = "
                 "channel_layout::one_per_rank, after which one queue is enough: ";
-  throw error(
-      errc::refused_program,
-      "the program can deadlock where streams share a hardware queue, and rank " +
-          std::to_string(rank_in_run) + " has " + count + " streams and " + std::to_string(there) +
-          " queues" + cure + cycle.text,
-      cycle.location);
+  throw error(errc::refused_program, cycle.location) +
+      "the program can deadlock where streams share a hardware queue, and rank " + rank_in_run +
+      " has " + count + " streams and " + there + " queues" + cure + cycle.text;
 }
 
 /// Refuses settings with which messages and sums that wait can hold all multiprocessors of a rank,
@@ -188,25 +185,19 @@ inline void check_multiprocessors(
     communicator_map const& made, int rank, cta_limits const& limits, int sm_count) {
   auto const all = made.most_ctas_of(rank, limits);
   if (all == 0 || all < sm_count) return;
-  auto const passes = " while they wait, and the passes of rank " + std::to_string(rank) +
-                      " have " + std::to_string(sm_count) + " in all; ";
+  std::string const passes = zbpp::detail::joined(" while they wait, and the passes of rank ") +
+                             rank + " have " + sm_count + " in all; ";
   if (made.sums_of(rank) > 0 && limits.of_sum != limits.of_message)
-    throw error(
-        errc::bad_argument,
-        "messages may hold " + std::to_string(all - limits.of_sum) +
-            " multiprocessors and sums over replicas " + std::to_string(limits.of_sum) + passes +
-            "lower ranks_settings::most_ctas or sum_ctas, so that both together hold fewer",
-        {.rank = rank});
+    throw error(errc::bad_argument, {.rank = rank}) + "messages may hold " + (all - limits.of_sum) +
+        " multiprocessors and sums over replicas " + limits.of_sum + passes +
+        "lower ranks_settings::most_ctas or sum_ctas, so that both together hold fewer";
   auto const communicators = made.count_of(rank);
   auto const most = (sm_count - 1) / communicators;
   auto const cure = most > 0
                         ? "set ranks_settings::most_ctas to " + std::to_string(most) + " or less"
                         : "give them more than " + std::to_string(communicators);
-  throw error(
-      errc::bad_argument,
-      "messages may hold " + std::to_string(limits.of_message) + " multiprocessors for each of " +
-          std::to_string(communicators) + " communicators" + passes + cure,
-      {.rank = rank});
+  throw error(errc::bad_argument, {.rank = rank}) + "messages may hold " + limits.of_message +
+      " multiprocessors for each of " + communicators + " communicators" + passes + cure;
 }
 
 }  // namespace detail

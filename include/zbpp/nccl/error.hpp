@@ -36,8 +36,8 @@ inline void check(ncclResult_t status, std::source_location at = std::source_loc
 namespace detail {
 
 [[noreturn]] inline void raise(ncclResult_t status, std::source_location const& at) {
-  std::string text = std::string("NCCL reports \"") + ncclGetErrorString(status) + "\" (" +
-                     std::to_string(static_cast<int>(status)) + ") at " + cuda::to_string(at);
+  std::string text = zbpp::detail::joined("NCCL reports \"") + ncclGetErrorString(status) + "\" (" +
+                     static_cast<int>(status) + ") at " + cuda::to_string(at);
   char const* const last = ncclGetLastError(nullptr);
   if (last != nullptr && *last != '\0') text.append(": ").append(last);
   throw nccl_error(status, text + "; set NCCL_DEBUG=INFO in the environment to see what NCCL does");

@@ -316,8 +316,8 @@ inline transfer_costs measure_transfers(
   auto const channels = detail::channels_of(problem.placement());
   std::string sizes;
   for (auto const& c : channels)
-    sizes += std::to_string(c.from) + ">" + std::to_string(c.to) + " " +
-             std::to_string(detail::largest_edge(problem, c.from, c.to)) + " ";
+    sizes += zbpp::detail::joined(c.from) + ">" + c.to + " " +
+             detail::largest_edge(problem, c.from, c.to) + " ";
   run.agree(std::vector{
       make_item("transfers to measure", sizes),
       make_item("most_ctas", std::to_string(settings.most_ctas)),
@@ -352,8 +352,7 @@ inline transfer_costs measure_transfers(
             detail::pause_in_run(
                 control,
                 settings.init_deadline,
-                "the messages between ranks " + std::to_string(from) + " and " +
-                    std::to_string(to) +
+                zbpp::detail::joined("the messages between ranks ") + from + " and " + to +
                     " do not end within ranks_settings::init_deadline; set NCCL_DEBUG=INFO to see "
                     "what NCCL waits for"));
         auto const link = probe.measure();

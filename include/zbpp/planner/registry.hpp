@@ -83,7 +83,7 @@ namespace detail {
 template <class Entry>
 [[nodiscard]] Entry const& find_named(
     std::vector<Entry> const& all, std::string_view name, std::string_view shown) {
-  auto text = "no policy is called '" + std::string(shown) + "'; there are";
+  std::string text = joined("no policy is called '", shown, "'; there are");
   for (auto const& one : all) {
     auto const known = std::invoke(&Entry::name, one);
     if (known == name || std::invoke(&Entry::title, one) == name) return one;

@@ -22,7 +22,6 @@
 #include <exception>
 #include <iterator>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -133,7 +132,7 @@ class adaptive_pipeline {
   [[nodiscard]] static std::vector<agreement_item> items_of(replan_settings const& s) {
     std::vector<agreement_item> items;
     auto const add = [&](char const* name, double value) {
-      items.push_back(make_item(std::string("replan_settings::") + name, number_text(value)));
+      items.push_back(make_item(detail::joined("replan_settings::", name), number_text(value)));
     };
     add("first_steps", s.first_steps);
     add("window", s.window);

@@ -279,7 +279,7 @@ class optimizer_steps {
   }
 
   [[noreturn]] static void refuse(std::size_t index, std::string const& text) {
-    throw error(errc::bad_argument, "parameter " + std::to_string(index) + ' ' + text);
+    throw error(errc::bad_argument) + "parameter " + index + ' ' + text;
   }
 
   void check() const {

@@ -54,19 +54,14 @@ class split_backward {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       bool const needed = inputs[i].defined() && inputs[i].requires_grad();
       if (needed && !inputs[i].is_leaf()) {
-        throw error(
-            errc::bad_argument,
-            "input " + std::to_string(i) +
-                " of a split_backward is no leaf; compute the outputs from "
-                "x.detach().requires_grad_()");
+        throw error(errc::bad_argument) + "input " + i +
+            " of a split_backward is no leaf; compute the outputs from x.detach().requires_grad_()";
       }
       inputs_.push_back(needed ? edge_of(inputs[i]) : detail::autograd::Edge());
     }
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (!outputs[i].defined()) {
-        throw error(
-            errc::bad_argument,
-            "output " + std::to_string(i) + " of a split_backward is undefined");
+        throw error(errc::bad_argument) + "output " + i + " of a split_backward is undefined";
       }
       outputs_.push_back(edge_of(outputs[i]));
       sizes_.push_back(outputs[i].sizes().vec());
@@ -168,11 +163,9 @@ class split_backward {
   void begin(char const* name, std::vector<at::Tensor> const& gradients) {
     if (next_ != pass::input) refuse(name, nullptr);
     if (gradients.size() != outputs_.size()) {
-      throw error(
-          errc::bad_argument,
-          std::string(name) + "() got " + std::to_string(gradients.size()) +
-              " gradients; it needs one for each of " + std::to_string(outputs_.size()) +
-              " outputs, if only an undefined tensor");
+      throw error(errc::bad_argument) + name + "() got " + gradients.size() +
+          " gradients; it needs one for each of " + outputs_.size() +
+          " outputs, if only an undefined tensor";
     }
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       if (!gradients[i].defined() || gradients[i].sizes() == at::IntArrayRef(sizes_[i])) continue;

@@ -104,7 +104,7 @@ class cut_check {
           "it validates the step before; the last rank and one before this one validate this step");
     for (std::size_t i = 0; i < end; ++i)
       if (row[i].kind == instruction_kind::optimizer_step)
-        add(fault::dependence, rank, i, "it needs the validation at " + std::to_string(end));
+        add(fault::dependence, rank, i, joined("it needs the validation at ", end));
   }
 
   // Where what stands before the validation of the step before runs again if that fails, or needs
@@ -119,7 +119,7 @@ class cut_check {
           fault::dependence,
           rank,
           i,
-          std::string(why) + ", so it must stand behind the validation at " + std::to_string(end));
+          joined(why, ", so it must stand behind the validation at ", end));
     }
   }
 
@@ -137,9 +137,8 @@ class cut_check {
       add(fault::cut,
           to,
           validation_of(to),
-          "before it the rank receives " + std::to_string(received[index(c)]) +
-              " messages of channel " + std::to_string(from) + "->" + std::to_string(to) +
-              "; rank " + std::to_string(from) + " sends " + std::to_string(sent[index(c)]) +
+          joined("before it the rank receives ") + received[index(c)] + " messages of channel " +
+              from + "->" + to + "; rank " + from + " sends " + sent[index(c)] +
               " before its own validation; make the two numbers equal");
     }
   }

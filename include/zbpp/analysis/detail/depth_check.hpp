@@ -69,10 +69,9 @@ class depth_check {
         fault::channel_depth,
         rank,
         static_cast<std::int64_t>(position),
-        "here channel " + std::to_string(needed.from) + "->" + std::to_string(needed.to) +
-            " has more " + text + " than the program states; it needs " +
-            std::to_string(needed.slots) + " slots and " + std::to_string(needed.in_flight) +
-            " messages in flight"));
+        joined("here channel ") + needed.from + "->" + needed.to + " has more " + text +
+            " than the program states; it needs " + needed.slots + " slots and " +
+            needed.in_flight + " messages in flight"));
   }
 
   program const& program_;

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace zbpp::detail {
@@ -34,14 +33,13 @@ namespace zbpp::detail {
             fault::sum_order,
             rank,
             position,
-            "W of stage " + std::to_string(i.stage) + " runs microbatch " + std::to_string(before) +
-                " before " + std::to_string(i.microbatch) +
+            joined("W of stage ") + i.stage + " runs microbatch " + before + " before " +
+                i.microbatch +
                 ": the sums of gradients differ in their last bits from a plain loop"));
       before = std::max(before, i.microbatch);
     }
   }
-  if (count > 1)
-    found.front().text += "; " + std::to_string(count) + " W in all stand behind a later one";
+  if (count > 1) found.front().text += joined("; ", count, " W in all stand behind a later one");
   return found;
 }
 

@@ -275,10 +275,9 @@ ZBPP_INLINE void try_first_waits_rule(
 
 ZBPP_INLINE warm_up_depths staircase(problem const& problem) {
   if (!problem.placement().is_linear())
-    throw error(
-        errc::unsupported_problem,
+    throw error(errc::unsupported_problem) +
         "a staircase needs a linear placement, one stage per rank; this one is " +
-            problem.placement().name());
+        problem.placement().name();
   detail::bound_terms const terms(problem);
   return detail::one_chunk_view(terms).least_staircase();
 }

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,15 +28,11 @@ class clock_limits {
     auto const is_rank = [&](int rank) { return 0 <= rank && rank < ranks; };
     for (auto const& m : messages.all()) {
       if (!is_rank(m.from) || !is_rank(m.to))
-        throw error(
-            errc::bad_argument,
-            "a record of messages holds " + to_string(m.pass) + " of other ranks than 0 to " +
-                std::to_string(ranks - 1));
+        throw error(errc::bad_argument) + "a record of messages holds " + to_string(m.pass) +
+            " of other ranks than 0 to " + (ranks - 1);
       if (m.sent == timed_message::unknown || m.arrived == timed_message::unknown)
-        throw error(
-            errc::bad_argument,
-            "a record of messages lacks the times of " + to_string(m) +
-                "; gather the records of all processes");
+        throw error(errc::bad_argument) + "a record of messages lacks the times of " +
+            to_string(m) + "; gather the records of all processes";
     }
     auto const apart = drift_of(messages, drift);
     for (int rank = 0; rank < ranks; ++rank) most_(rank, rank) = 0;
@@ -52,12 +47,9 @@ class clock_limits {
     auto const most = most_(0, rank);
     auto const least = most_(rank, 0);
     if (most == no_limit || least == no_limit)
-      throw error(
-          errc::bad_argument,
-          "the messages of the step do not tell how far the clock of rank " + std::to_string(rank) +
-              " is ahead of that of rank 0: no chain of messages leads from one to the other and "
-              "back",
-          {.rank = rank});
+      throw error(errc::bad_argument, {.rank = rank}) +
+          "the messages of the step do not tell how far the clock of rank " + rank +
+          " is ahead of that of rank 0: no chain of messages leads from one to the other and back";
     auto const ahead = (most - least) >> 1;  // rounded down on all ranks, they still fit
     return {ahead, most - ahead};
   }
@@ -94,12 +86,10 @@ class clock_limits {
       }
     for (int rank = 0; rank < ranks_; ++rank)
       if (most_(rank, rank) < 0)
-        throw error(
-            errc::bad_argument,
+        throw error(errc::bad_argument, {.rank = rank}) +
             "by the clocks of the ranks, messages from this one and back took " +
-                std::to_string(-most_(rank, rank)) +
-                " ns less than no time; a clock ran backwards, or faster than the drift allows",
-            {.rank = rank});
+            (-most_(rank, rank)) +
+            " ns less than no time; a clock ran backwards, or faster than the drift allows";
   }
 
   int ranks_;

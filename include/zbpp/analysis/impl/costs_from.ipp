@@ -65,17 +65,15 @@ ZBPP_INLINE ticks at_factor_1(ticks took, double factor) {
 ZBPP_INLINE void check_measured(timed_pass const& timed, problem const& stated) {
   auto const& p = timed.pass;
   auto const refuse = [&](std::string const& why) {
-    throw error(
-        errc::bad_argument,
-        "a measured step holds " + to_string(p) + ", " + why,
-        {.stage = p.stage, .microbatch = p.microbatch});
+    throw error(errc::bad_argument, {.stage = p.stage, .microbatch = p.microbatch}) +
+        "a measured step holds " + to_string(p) + ", " + why;
   };
   if (p.stage < 0 || p.stage >= stated.stages() || p.microbatch < 0 ||
       p.microbatch >= stated.microbatches())
     refuse(
-        "which the problem does not have: its stages are 0 to " +
-        std::to_string(stated.stages() - 1) + ", its microbatches 0 to " +
-        std::to_string(stated.microbatches() - 1) + "; give the problem of the plan that ran");
+        joined("which the problem does not have: its stages are 0 to ") + (stated.stages() - 1) +
+        ", its microbatches 0 to " + (stated.microbatches() - 1) +
+        "; give the problem of the plan that ran");
   if (timed.end < timed.start) refuse("which ends before it starts");
   if (p.kind == pass_kind::recompute && !stated.costs(p.stage).recompute)
     refuse("but the problem's stage has no recompute; give the problem of the plan that ran");

@@ -141,7 +141,7 @@ class deadlock_search {
   }
 
   [[nodiscard]] std::string name(place const& p) const {
-    return "rank " + std::to_string(p.rank) + " position " + std::to_string(p.position) + " (" +
+    return joined("rank ") + p.rank + " position " + p.position + " (" +
            to_string(program_.instructions(p.rank)[p.position]) + ")";
   }
 
@@ -154,8 +154,8 @@ class deadlock_search {
       if (first != way.end()) break;
       way.push_back(next);
     }
-    auto text =
-        "with " + std::string(to_string(layout_)) + " the ranks wait in a cycle: " + name(*first);
+    std::string text =
+        joined("with ", to_string(layout_), " the ranks wait in a cycle: ", name(*first));
     for (auto p = first + 1; p != way.end(); ++p) text += " waits for " + name(*p);
     text += " waits for " + name(*first);
     return make_diagnostic(

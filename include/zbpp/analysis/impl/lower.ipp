@@ -277,10 +277,8 @@ ZBPP_INLINE program lower(schedule const& schedule, lower_options options) {
       "with step_kind::synchronous, or leave at_once empty");
   for (int s : options.at_once)
     if (std::binary_search(options.tied.begin(), options.tied.end(), s))
-      throw error(
-          errc::bad_argument,
-          "at_once names it and its weights are tied, which step alike; leave it out of at_once",
-          {.stage = s});
+      throw error(errc::bad_argument, {.stage = s}) +
+          "at_once names it and its weights are tied, which step alike; leave it out of at_once";
   detail::require(
       !options.shards_optimizer || options.reduces || options.step == step_kind::none,
       "shards_optimizer divides the steps of replicas, and reduces is false; set both");
@@ -361,11 +359,9 @@ ZBPP_INLINE schedule split_backward(schedule const& schedule) {
         continue;
       }
       if (p.is_paired)
-        throw error(
-            errc::bad_argument,
-            to_string(p) + " is part of a pair; split the backward passes of a schedule without "
-                           "pairs",
-            {.rank = rank, .position = static_cast<std::int64_t>(i)});
+        throw error(errc::bad_argument, {.rank = rank, .position = static_cast<std::int64_t>(i)}) +
+            to_string(p) +
+            " is part of a pair; split the backward passes of a schedule without pairs";
       passes.push({pass_kind::backward_input, p.stage, p.microbatch});
       passes.push({pass_kind::backward_weight, p.stage, p.microbatch});
     }

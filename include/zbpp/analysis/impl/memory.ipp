@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace zbpp {
@@ -55,10 +54,8 @@ namespace detail {
 
 ZBPP_INLINE void require_devices(program const& program, std::span<int const> devices) {
   if (!devices.empty() && devices.size() != index(program.ranks()))
-    throw error(
-        errc::bad_argument,
-        "there are " + std::to_string(devices.size()) + " devices for " +
-            std::to_string(program.ranks()) + " ranks; give one for each rank, or none");
+    throw error(errc::bad_argument) + "there are " + devices.size() + " devices for " +
+        program.ranks() + " ranks; give one for each rank, or none";
 }
 
 /// Calls `visit(instructions, notes, activations, edges)` for each instruction of a rank, and for

@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,10 +38,8 @@ struct measured_message {
   for (auto const& timed : step.all()) {
     auto const& p = timed.pass;
     if (p.stage < 0 || p.stage >= placement.stages() || p.microbatch < 0)
-      throw error(
-          errc::bad_argument,
-          "a measured step holds " + to_string(p) + ", which a placement of " +
-              std::to_string(placement.stages()) + " stages does not have");
+      throw error(errc::bad_argument) + "a measured step holds " + to_string(p) +
+          ", which a placement of " + placement.stages() + " stages does not have";
     microbatches = std::max(microbatches, p.microbatch + 1);
   }
   cells<std::optional<ticks>> forward(placement.stages(), microbatches);

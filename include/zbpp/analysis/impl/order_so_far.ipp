@@ -24,9 +24,8 @@ ZBPP_INLINE order_so_far::order_so_far(problem const& problem)
       rows_(index(problem.ranks())) {
   constexpr int most = 63;  // bits for microbatches
   if (m_ > most)
-    throw error(
-        errc::unsupported_problem,
-        "an exhaustive search takes up to 63 microbatches; these are " + std::to_string(m_));
+    throw error(errc::unsupported_problem) +
+        "an exhaustive search takes up to 63 microbatches; these are " + m_;
   auto const distinct = problem.distinct_microbatches();
   for (int n = 0; n < distinct; ++n)
     for (int s = 0; s <= last_; ++s) {

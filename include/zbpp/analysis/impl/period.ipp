@@ -17,7 +17,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -129,11 +128,9 @@ class step_paths {
              {std::pair{pass_kind::forward, &forward},
               std::pair{pass_kind::backward_input, &backward}})
           if ((*all)(s, m) == nobody)
-            throw error(
-                errc::bad_argument,
+            throw error(errc::bad_argument, {.rank = problem.placement().rank_of(s)}) +
                 to_string(pass{kind, s, m}) +
-                    " is missing; a step has F and B of every stage and microbatch",
-                {.rank = problem.placement().rank_of(s)});
+                " is missing; a step has F and B of every stage and microbatch";
   }
 
   std::vector<node> sequence_;

@@ -95,9 +95,8 @@ class simulation {
 
   [[noreturn]] void refuse(int rank, std::size_t position, std::string const& why) const {
     throw error(
-        errc::refused_program,
-        to_string(schedule_.passes(rank)[position]) + " " + why,
-        {.rank = rank, .position = static_cast<std::int64_t>(position)});
+        errc::refused_program, {.rank = rank, .position = static_cast<std::int64_t>(position)}) +
+        to_string(schedule_.passes(rank)[position]) + " " + why;
   }
 
   schedule const& schedule_;

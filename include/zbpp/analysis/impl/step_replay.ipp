@@ -23,7 +23,7 @@
 namespace zbpp::detail {
 
 [[noreturn]] ZBPP_INLINE void refuse_step(std::string const& text, location where = {}) {
-  throw error(errc::bad_argument, text + "; give the plan that ran", where);
+  throw error(errc::bad_argument, where) + text + "; give the plan that ran";
 }
 
 /// Knows for each pass of a plan how long the plan has it.
@@ -72,8 +72,8 @@ ZBPP_INLINE step_replay::step_replay(
     : has_messages_(!messages.empty()) {
   if (measured.ranks() != planned.problem().ranks())
     refuse_step(
-        "the measured step has " + std::to_string(measured.ranks()) + " ranks and the plan " +
-        std::to_string(planned.problem().ranks()));
+        joined("the measured step has ") + measured.ranks() + " ranks and the plan " +
+        planned.problem().ranks());
   add_nodes(planned, measured);
   last_ = static_cast<std::size_t>(
       std::ranges::max_element(nodes_, {}, &replay_node::end) - nodes_.begin());
@@ -107,8 +107,8 @@ ZBPP_INLINE void step_replay::add_nodes(plan const& planned, timeline const& mea
     auto const all = planned.schedule().passes(rank).size();
     if (row.size() != all)
       refuse_step(
-          "the measured step ran " + std::to_string(row.size()) + " passes here, the plan has " +
-              std::to_string(all) + "; give the passes of all ranks",
+          joined("the measured step ran ") + row.size() + " passes here, the plan has " + all +
+              "; give the passes of all ranks",
           {.rank = rank});
     ticks free = 0;
     for (std::size_t i = 0; i < row.size(); ++i) {
@@ -128,11 +128,11 @@ ZBPP_INLINE void step_replay::add_nodes(plan const& planned, timeline const& mea
       if (node.end < node.start || node.start < free)
         throw error(
             errc::bad_argument,
+            {.rank = rank, .stage = node.pass.stage, .microbatch = node.pass.microbatch}) +
             "the measured step has " + to_string(node.pass) +
-                (node.end < node.start ? " end before it starts"
-                                       : " start before the pass in front of it ends") +
-                "; the clock of this rank ran backwards",
-            {.rank = rank, .stage = node.pass.stage, .microbatch = node.pass.microbatch});
+            (node.end < node.start ? " end before it starts"
+                                   : " start before the pass in front of it ends") +
+            "; the clock of this rank ran backwards";
       free = node.end;
       nodes_.push_back(node);
     }
@@ -199,11 +199,9 @@ ZBPP_INLINE void step_replay::note_messages(
       bool const is_ordered =
           made <= m->sent - begin_ && m->arrived <= m->taken && m->taken - begin_ <= node.start;
       if (!is_ordered)
-        throw error(
-            errc::bad_argument,
+        throw error(errc::bad_argument, where) +
             "the times of a message do not fit those of passes: " + to_string(*m) +
-                "; the record is of another step, or a clock ran backwards",
-            where);
+            "; the record is of another step, or a clock ran backwards";
       auto const behind = m->arrived - begin_ - made;
       input.sent_late = std::clamp<ticks>(m->sent - begin_ - made, 0, std::max<ticks>(behind, 0));
       input.took = behind - input.sent_late;

@@ -19,7 +19,6 @@
 #include <map>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -230,10 +229,8 @@ class steps_walk {
 inline void require_right(program const& program, problem const& problem) {
   require_fit(program, problem);
   if (auto const found = verify(program); !found.empty())
-    throw error(
-        errc::refused_program,
-        std::string(to_string(found.front().fault)) + ": " + found.front().text,
-        found.front().location);
+    throw error(errc::refused_program, found.front().location) + to_string(found.front().fault) +
+        ": " + found.front().text;
 }
 
 }  // namespace detail

@@ -102,16 +102,16 @@ class verification {
         if (static_cast<int>(i.kind) >= instruction_kinds) {
           bad("there is no such instruction");
         } else if (i.stage < 0 || i.stage >= program_.stages()) {
-          bad("stages go from 0 to " + std::to_string(program_.stages() - 1));
+          bad(joined("stages go from 0 to ", program_.stages() - 1));
         } else if (program_.placement().rank_of(i.stage) != rank) {
-          bad("its stage belongs to rank " + std::to_string(program_.placement().rank_of(i.stage)));
+          bad(joined("its stage belongs to rank ", program_.placement().rank_of(i.stage)));
         } else if (!i.has_microbatch()) {
           if (i.microbatch != 0) bad("an instruction of a stage or rank carries microbatch 0");
           auto const first = program_.placement().stages_of(rank).front();
           if (i.is_of_rank() && i.stage != first)
-            bad("an instruction of a rank carries the first stage of it, " + std::to_string(first));
+            bad(joined("an instruction of a rank carries the first stage of it, ", first));
         } else if (i.microbatch < 0 || i.microbatch >= program_.microbatches()) {
-          bad("microbatches go from 0 to " + std::to_string(program_.microbatches() - 1));
+          bad(joined("microbatches go from 0 to ", program_.microbatches() - 1));
         } else if ((i.is_send() || i.is_receive()) && map_.of(i) == channel_map::none) {
           bad("no message crosses there: the neighbouring stage is on the same rank or missing");
         }
@@ -139,7 +139,7 @@ class verification {
         ++position;
         auto& spot = place_of(rank, i);
         if (spot != absent)
-          add(fault::repeated, rank, position, "it already stands at " + std::to_string(spot));
+          add(fault::repeated, rank, position, joined("it already stands at ", spot));
         spot = position;
       }
     }
@@ -283,8 +283,8 @@ class verification {
     add(fault::dependence,
         rank,
         later,
-        "it needs " + to_string(program_.instructions(rank)[index(earlier)]) +
-            ", which stands at " + std::to_string(earlier));
+        joined("it needs ") + to_string(program_.instructions(rank)[index(earlier)]) +
+            ", which stands at " + earlier);
   }
 
   void check_dependences() {
@@ -366,10 +366,8 @@ class verification {
       add(fault::channel_order,
           receiver,
           expected_at,
-          "here it is message " + std::to_string(expected) + " of channel " +
-              std::to_string(sender) + "->" + std::to_string(receiver) + "; rank " +
-              std::to_string(sender) + " sends it at position " + std::to_string(sent_at) +
-              " as message " + std::to_string(sent));
+          joined("here it is message ") + expected + " of channel " + sender + "->" + receiver +
+              "; rank " + sender + " sends it at position " + sent_at + " as message " + sent);
     };
     for (int s = 0; s + 1 < program_.stages(); ++s) {
       for (int m = 0; m < program_.microbatches(); ++m) {
@@ -388,8 +386,8 @@ class verification {
         add(fault::memory,
             rank,
             peak.position,
-            "here the rank needs " + std::to_string(peak.total) + " bytes; its limit is " +
-                std::to_string(*limit) + "; greedy_auto searches for an order that fits");
+            joined("here the rank needs ") + peak.total + " bytes; its limit is " + *limit +
+                "; greedy_auto searches for an order that fits");
     }
   }
 
@@ -432,8 +430,8 @@ ZBPP_INLINE void verify_or_throw(
     std::span<int const> devices) {
   auto const found = verify(program, limits, layout, devices);
   if (found.empty()) return;
-  auto text = "the program is refused, " + std::string(to_string(found.front().fault)) + ": " +
-              found.front().text;
+  std::string text = detail::joined("the program is refused, ") + to_string(found.front().fault) +
+                     ": " + found.front().text;
   for (std::size_t i = 1; i < found.size(); ++i) text.append("\n").append(to_string(found[i]));
   throw error(errc::refused_program, text, found.front().location);
 }

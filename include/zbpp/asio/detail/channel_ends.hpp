@@ -111,9 +111,9 @@ template <class Number>
   bool const is_next = f.step == rule.step && f.sequence == rule.sequence;
   bool const begins_step = f.step > rule.step && f.sequence == 0;
   if (is_next || begins_step) return {};
-  return "found message " + std::to_string(f.sequence) + " of step " + std::to_string(f.step) +
-         "; expected message " + std::to_string(rule.sequence) + " of step " +
-         std::to_string(rule.step) + ", or message 0 of a later one";
+  return zbpp::detail::joined("found message ") + f.sequence + " of step " + f.step +
+         "; expected message " + rule.sequence + " of step " + rule.step +
+         ", or message 0 of a later one";
 }
 
 [[nodiscard]] inline std::string check_sizes(
@@ -122,9 +122,8 @@ template <class Number>
   for (std::size_t i = 0; i < f.parts; ++i) {
     if (f.sizes[i] == message_frame::no_buffer) continue;
     if (f.sizes[i] > left)
-      return "part " + std::to_string(i) + " of message " + std::to_string(f.sequence) + " has " +
-             std::to_string(f.sizes[i]) + " bytes; the whole message has at most " +
-             std::to_string(rule.most);
+      return zbpp::detail::joined("part ") + i + " of message " + f.sequence + " has " +
+             f.sizes[i] + " bytes; the whole message has at most " + rule.most;
     left -= f.sizes[i];
   }
   return {};
@@ -154,14 +153,14 @@ inline std::size_t encode(message_frame const& f, std::byte* to) noexcept {
   auto const head = number_at<std::array<std::uint8_t, 4>>(bytes, 0);
   if (head[0] != frame_mark || head[1] != frame_version)
     return {
-        .wrong = "found the bytes " + std::to_string(head[0]) + ", " + std::to_string(head[1]) +
-                 " where a frame begins with " + std::to_string(frame_mark) + ", " +
-                 std::to_string(frame_version) + " (mark, version)"};
+        .wrong = zbpp::detail::joined("found the bytes ") + int{head[0]} + ", " + int{head[1]} +
+                 " where a frame begins with " + int{frame_mark} + ", " + int{frame_version} +
+                 " (mark, version)"};
   if (head[2] != static_cast<std::uint8_t>(rule.kind))
     return {
-        .wrong = "found a frame of kind " + std::to_string(head[2]) + "; this end takes kind " +
-                 std::to_string(static_cast<int>(rule.kind)) + ", " +
-                 std::string(to_string(rule.kind))};
+        .wrong = zbpp::detail::joined("found a frame of kind ") + int{head[2]} +
+                 "; this end takes kind " + static_cast<int>(rule.kind) + ", " +
+                 to_string(rule.kind)};
   to.kind = rule.kind;
   to.has_credit = (head[3] & credit_flag) != 0;
   to.parts = head[3] & static_cast<std::uint8_t>(~credit_flag);
@@ -175,8 +174,8 @@ inline std::size_t encode(message_frame const& f, std::byte* to) noexcept {
   }
   if (to.parts > message::max_buffers)
     return {
-        .wrong = "found a message of " + std::to_string(to.parts) + " parts; it has at most " +
-                 std::to_string(message::max_buffers)};
+        .wrong = zbpp::detail::joined("found a message of ") + int{to.parts} +
+                 " parts; it has at most " + message::max_buffers};
   if (auto wrong = check_order(to, rule); !wrong.empty()) return {.wrong = std::move(wrong)};
   auto const size = message_frame::base_size + to.parts * sizeof(std::uint64_t);
   if (bytes.size() < size) return {};
@@ -211,10 +210,10 @@ struct channel_name {
   std::string_view axis = {};  ///< of the group that it connects members of; else none
 
   [[nodiscard]] std::string text() const {
-    auto const between = "rank " + std::to_string(ends.from) +
-                         (axis.empty() ? " to rank " : " and rank ") + std::to_string(ends.to);
-    if (axis.empty()) return "channel " + std::to_string(number) + " from " + between;
-    return "the connection of the " + std::string(axis) + " group between " + between;
+    std::string const between = zbpp::detail::joined("rank ") + ends.from +
+                                (axis.empty() ? " to rank " : " and rank ") + ends.to;
+    if (axis.empty()) return zbpp::detail::joined("channel ", number, " from ", between);
+    return zbpp::detail::joined("the connection of the ", axis, " group between ", between);
   }
 };
 
@@ -464,10 +463,8 @@ class outgoing {
   ///         are not retired than the channel was made for
   void push(message&& msg) {
     if (static_cast<std::uint64_t>(msg.total_size()) > most_)
-      throw error(
-          errc::wrong_size,
-          "a message of " + std::to_string(msg.total_size()) +
-              " bytes; its channel carries at most " + std::to_string(most_) + " at once");
+      throw error(errc::wrong_size) + "a message of " + msg.total_size() +
+          " bytes; its channel carries at most " + most_ + " at once";
     auto const number = published_.load(std::memory_order_relaxed);
     zbpp::detail::require(
         number - retired_ < ring_.size(),
@@ -526,8 +523,8 @@ class outgoing {
     auto const written = static_cast<std::uint32_t>(written_.load(std::memory_order_relaxed));
     if (allowed - written > blocks_)
       return socket_.lose(
-          "the receiver allows message " + std::to_string(allowed) + ", counted from 1; after " +
-          std::to_string(written) + " messages it has room for at most " + std::to_string(blocks_) +
+          zbpp::detail::joined("the receiver allows message ") + allowed +
+          ", counted from 1; after " + written + " messages it has room for at most " + blocks_ +
           " more");
     allowed_ = allowed;
     pump();
@@ -856,14 +853,13 @@ class incoming {
     // Acquire: pairs with the release in `recycle`.
     if (!given_.use() || at(number).is_full.load(std::memory_order_acquire))
       return socket_.lose(
-          "found message " + std::to_string(next_.sequence) + " of step " +
-          std::to_string(next_.step) + " before there was room; the receiver had allowed " +
-          std::to_string(blocks_) + " at a time");
+          zbpp::detail::joined("found message ") + next_.sequence + " of step " + next_.step +
+          " before there was room; the receiver had allowed " + blocks_ + " at a time");
     if (!has_box_) box_ = boxes_.pop();
     has_box_ = true;
     auto const size = next_.payload();
     if (!box_.grow(size))
-      return socket_.lose("no memory for a message of " + std::to_string(size) + " bytes");
+      return socket_.lose(zbpp::detail::joined("no memory for a message of ", size, " bytes"));
     fill_ = box_.data();
     missing_ = static_cast<std::size_t>(size);
     is_in_message_ = true;

@@ -32,15 +32,11 @@ inline constexpr std::chrono::milliseconds longest_join_pause{1000};
 /// @throws error (bad_argument) unless it is one that can work
 [[nodiscard]] inline launch checked(launch start) {
   if (start.ranks < 1 || start.rank < 0 || start.rank >= start.ranks)
-    throw error(
-        errc::bad_argument,
-        "launch::rank is " + std::to_string(start.rank) + " and launch::ranks is " +
-            std::to_string(start.ranks) + "; set a rank from 0 to ranks - 1");
+    throw error(errc::bad_argument) + "launch::rank is " + start.rank + " and launch::ranks is " +
+        start.ranks + "; set a rank from 0 to ranks - 1";
   if (start.rank != 0 && start.port == 0)
-    throw error(
-        errc::bad_argument,
-        "launch::port is 0 on rank " + std::to_string(start.rank) +
-            ", and only rank 0 may choose a free port; set the port that rank 0 listens on");
+    throw error(errc::bad_argument) + "launch::port is 0 on rank " + start.rank +
+        ", and only rank 0 may choose a free port; set the port that rank 0 listens on";
   start.host = without_brackets(start.host);
   return start;
 }
@@ -56,9 +52,8 @@ inline constexpr std::chrono::milliseconds longest_join_pause{1000};
         {"deadline", s.deadline},
         {"stall_deadline", s.stall_deadline}})
     if (deadline.count() <= 0)
-      throw error(
-          errc::bad_argument,
-          std::string("rendezvous_settings::") + name + " is 0 ms or less; set it above 0 ms");
+      throw error(errc::bad_argument) + "rendezvous_settings::" + name +
+          " is 0 ms or less; set it above 0 ms";
   zbpp::detail::require(
       s.largest_blob <= std::size_t{1} << 31,
       "rendezvous_settings::largest_blob is above 2 GiB; set at most 2 GiB");
@@ -76,10 +71,8 @@ inline constexpr std::chrono::milliseconds longest_join_pause{1000};
   boost::system::error_code wrong;
   auto const address = ::boost::asio::ip::make_address(s.bind, wrong);
   if (wrong)
-    throw error(
-        errc::bad_argument,
-        "rendezvous_settings::bind is '" + s.bind +
-            "'; it must be an address of this machine such as 127.0.0.1");
+    throw error(errc::bad_argument) + "rendezvous_settings::bind is '" + s.bind +
+        "'; it must be an address of this machine such as 127.0.0.1";
   return address;
 }
 
@@ -128,12 +121,11 @@ struct meeting_place {
   bool const is_here =
       std::ranges::any_of(found, [&](address const& each) { return is_of_this_machine(io, each); });
   if (!is_here)
-    return forwards
-               ? std::string()
-               : "the ranks are to meet at " + meeting +
-                     ", which is no address of rank 0's machine; set MASTER_ADDR to one that is, "
-                     "or where another machine forwards connections to it, "
-                     "rendezvous_settings::advertise";
+    return forwards ? std::string()
+                    : "the ranks are to meet at " + meeting +
+                          ", which is no address of rank 0's machine; set MASTER_ADDR to one that "
+                          "is, or where another machine forwards connections to it, "
+                          "rendezvous_settings::advertise";
   bool const listens = std::ranges::any_of(found, [&](address const& each) {
     bool const is_any = listening.is_unspecified() && (listening.is_v6() || each.is_v4());
     return is_any || plain_address(each) == plain_address(listening);

@@ -288,10 +288,8 @@ class client final : public connection_owner {
   void start(roster all) {
     if (state_ != state::joining) throw error(errc::bad_format, "a roster in a run that has one");
     if (zbpp::detail::index(rank_) >= all.ranks.size())
-      throw error(
-          errc::bad_format,
-          "a roster of " + std::to_string(all.ranks.size()) + " ranks for rank " +
-              std::to_string(rank_));
+      throw error(errc::bad_format) + "a roster of " + all.ranks.size() + " ranks for rank " +
+          rank_;
     roster_ = std::move(all);
     auto& coordinator = roster_.ranks.front();
     if (coordinator.host.empty())

@@ -71,9 +71,7 @@ enum class control_kind : std::uint8_t {
 inline constexpr auto last_control_kind = control_kind::reply;
 
 [[nodiscard]] inline error wrong_kind(control_kind kind, char const* why) {
-  return error(
-      errc::bad_format,
-      "a frame of kind " + std::to_string(static_cast<int>(kind)) + ", which " + why);
+  return error(errc::bad_format) + "a frame of kind " + static_cast<int>(kind) + ", which " + why;
 }
 
 /// Asks rank 0 to take a rank in.
@@ -443,7 +441,7 @@ class control_connection : public std::enable_shared_from_this<control_connectio
     try {
       next();
     } catch (std::exception const& wrong) {
-      lose(std::string("it sent an invalid frame: ") + reason_of(wrong));
+      lose(zbpp::detail::joined("it sent an invalid frame: ", reason_of(wrong)));
     }
   }
 
@@ -452,12 +450,10 @@ class control_connection : public std::enable_shared_from_this<control_connectio
     auto const size = from.get<std::uint32_t>();
     auto const kind = from.get<std::uint8_t>();
     if (size > most_)
-      throw error(
-          errc::bad_format,
-          "a frame of " + std::to_string(size) + " bytes; at most " + std::to_string(most_) +
-              " are expected there");
+      throw error(errc::bad_format) + "a frame of " + size + " bytes; at most " + most_ +
+          " are expected there";
     if (kind > static_cast<std::uint8_t>(last_control_kind))
-      throw error(errc::bad_format, "a frame of kind " + std::to_string(kind));
+      throw error(errc::bad_format) + "a frame of kind " + int{kind};
     return size;
   }
 

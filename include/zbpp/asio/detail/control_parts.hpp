@@ -77,7 +77,7 @@ class connector {
   /// @return what to say when there is no time left: where, how often, and why not
   [[nodiscard]] std::string text(std::chrono::milliseconds waited) const {
     auto const place = host_and_port(start_.host, start_.port);
-    auto const tries = std::to_string(tries_) + (tries_ == 1 ? " try" : " tries");
+    std::string const tries = zbpp::detail::joined(tries_, tries_ == 1 ? " try" : " tries");
     return "did not reach rank 0 at " + place + " within " + seconds_text(waited) + " (" + tries +
            ", the last one: " + (reason_.empty() ? "still under way" : reason_) +
            "); start rank 0 there, listening on an address that this machine can reach" +

@@ -406,7 +406,7 @@ class coordinator final : public connection_owner {
   void conclude() {
     if (state_ != state::stopping) return;
     state_ = state::over;
-    ending_ = std::string("the run is over: ") + to_error(failures_.front()).what();
+    ending_ = zbpp::detail::joined("the run is over: ", to_error(failures_.front()).what());
     send_all(control_kind::verdict, write(failures_));
     finish_all();
   }

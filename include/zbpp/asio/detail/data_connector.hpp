@@ -317,7 +317,7 @@ class data_connector {
   }
 
   [[nodiscard]] std::string unreached_text(int rank, call const& attempt) const {
-    return "cannot reach rank " + std::to_string(rank) + " at " +
+    return zbpp::detail::joined("cannot reach rank ") + rank + " at " +
            host_and_port(attempt.to.host, attempt.to.port) + " for its messages within " +
            seconds_text(control_->settings().connect_deadline) + ": " +
            (attempt.reason.empty() ? attempt.state : attempt.reason) +
@@ -325,7 +325,7 @@ class data_connector {
            set_by("connect_deadline");
   }
   [[nodiscard]] std::string uncalled_text(int rank) const {
-    return "rank " + std::to_string(rank) + " has not connected to " + own_place() +
+    return zbpp::detail::joined("rank ") + rank + " has not connected to " + own_place() +
            " for its messages within " + seconds_text(control_->settings().connect_deadline) +
            set_by("connect_deadline");
   }

@@ -23,7 +23,6 @@
 #include <exception>
 #include <mutex>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -61,11 +60,8 @@ class group_stream {
   /// @throws error (wrong_size)
   void check(std::size_t size) const {
     if (size > most_)
-      throw error(
-          errc::wrong_size,
-          "a collective call sends another member " + std::to_string(size) +
-              " bytes at once; largest_undeclared_message of the settings allows " +
-              std::to_string(most_));
+      throw error(errc::wrong_size) + "a collective call sends another member " + size +
+          " bytes at once; largest_undeclared_message of the settings allows " + most_;
   }
   /// Sends a piece whose size is right; never blocks.
   void send(std::span<std::byte const> head, std::span<std::byte const> body) {
@@ -233,14 +229,15 @@ class group_stream {
     if (next.mark != piece_frame::mark_of_piece || next.size > most_ ||
         next.number != static_cast<std::uint32_t>(number))
       return socket_.lose(
-          "found what is no piece of at most " + std::to_string(most_) + " bytes with the number " +
-          std::to_string(number) + "; is " + "largest_undeclared_message the same on all ranks?");
+          zbpp::detail::joined("found what is no piece of at most ") + most_ +
+          " bytes with the number " + number +
+          "; is largest_undeclared_message the same on all ranks?");
     auto& place = place_of(number);
     try {
       find_memory(number, static_cast<std::size_t>(next.size));
       place.resize(static_cast<std::size_t>(next.size));
     } catch (std::exception const&) {
-      return socket_.lose("no memory for a piece of " + std::to_string(next.size) + " bytes");
+      return socket_.lose(zbpp::detail::joined("no memory for a piece of ", next.size, " bytes"));
     }
     fill_ = place.data();
     missing_ = place.size();

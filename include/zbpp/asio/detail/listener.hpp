@@ -110,22 +110,19 @@ inline constexpr std::string_view host_role = "zbpp host";
 
 inline void expect_done(
     boost::system::error_code reason, std::string const& peer, char const* event) {
-  if (reason) throw error(errc::io_failed, peer + " " + event + ": " + reason_of(reason));
+  if (reason) throw error(errc::io_failed) + peer + " " + event + ": " + reason_of(reason);
 }
 
 inline void expect_preamble(std::span<std::byte const> bytes, std::string const& peer) {
   if (std::memcmp(bytes.data(), handshake_magic.data(), version_at) != 0)
-    throw error(
-        errc::refused_peer,
-        peer + " does not speak as a rank of zbpp; check that host and port are those of rank 0");
+    throw error(errc::refused_peer) + peer +
+        " does not speak as a rank of zbpp; check that host and port are those of rank 0";
   std::uint32_t version = 0;
   std::memcpy(&version, bytes.data() + version_at, sizeof(version));
   if (version != handshake_version)
-    throw error(
-        errc::refused_peer,
-        peer + " speaks version " + std::to_string(version) +
-            " of the handshake, and this process " + std::to_string(handshake_version) +
-            "; build all ranks with the same zbpp");
+    throw error(errc::refused_peer) + peer + " speaks version " + version +
+        " of the handshake, and this process " + handshake_version +
+        "; build all ranks with the same zbpp";
 }
 
 /// Shows the accepting side that this process holds the token, and has it show the same. Has no
@@ -171,15 +168,13 @@ inline void expect_preamble(std::span<std::byte const> bytes, std::string const&
       socket, net::buffer(proof), net::redirect_error(net::use_awaitable, reason));
   expect_done(reason, peer, "closed the connection instead of showing that it is of this run");
   if (proof == signature{})
-    throw error(
-        errc::refused_peer,
-        peer + " refused this process: it holds another token; give all ranks the same ZBPP_TOKEN "
-               "or ZBPP_TOKEN_FILE");
+    throw error(errc::refused_peer) + peer +
+        " refused this process: it holds another token; give all ranks the same ZBPP_TOKEN "
+        "or ZBPP_TOKEN_FILE";
   if (!equal(proof, sign_as(host_role, token, stated, of_host, of_guest)))
-    throw error(
-        errc::refused_peer,
-        peer + " does not hold this run's token; give all ranks the same ZBPP_TOKEN or "
-               "ZBPP_TOKEN_FILE, and check that host and port are those of rank 0");
+    throw error(errc::refused_peer) + peer +
+        " does not hold this run's token; give all ranks the same ZBPP_TOKEN or "
+        "ZBPP_TOKEN_FILE, and check that host and port are those of rank 0";
 }
 
 /// Has a connecting process show that it holds the token, and shows it the same. Reads nothing but
@@ -224,17 +219,13 @@ inline void expect_preamble(std::span<std::byte const> bytes, std::string const&
   co_await net::async_write(
       socket, net::buffer(proof), net::redirect_error(net::use_awaitable, reason));
   if (!is_guest)
-    throw error(
-        errc::refused_peer,
-        peer + " does not hold this run's token; give all ranks the same ZBPP_TOKEN or "
-               "ZBPP_TOKEN_FILE");
+    throw error(errc::refused_peer) + peer +
+        " does not hold this run's token; give all ranks the same ZBPP_TOKEN or ZBPP_TOKEN_FILE";
   expect_done(reason, peer, "closed the connection during the handshake");
   auto const purpose = static_cast<link_purpose>(stated);
   if (purpose != link_purpose::control && purpose != link_purpose::data)
-    throw error(
-        errc::refused_peer,
-        peer + " connects for purpose " + std::to_string(std::to_integer<int>(stated)) +
-            "; this version knows 1 (control) and 2 (data)");
+    throw error(errc::refused_peer) + peer + " connects for purpose " +
+        std::to_integer<int>(stated) + "; this version knows 1 (control) and 2 (data)";
   co_return purpose;
 }
 
@@ -336,10 +327,9 @@ class listener {
         auto const cure =
             lacks_descriptors(reason) ? "" : "; choose a free port and an address of this machine";
         bool const is_elsewhere = reason == boost::system::errc::address_not_available;
-        throw error(
-            is_elsewhere ? errc::bad_argument : errc::io_failed,
+        throw error(is_elsewhere ? errc::bad_argument : errc::io_failed) +
             "cannot listen on address " + requested.address().to_string() + ", port " +
-                std::to_string(requested.port()) + ": " + reason_of(reason) + cure);
+            requested.port() + ": " + reason_of(reason) + cure;
       };
       acceptor.open(requested.protocol(), reason), check();
       acceptor.set_option(tcp::acceptor::reuse_address(true), reason), check();

@@ -73,10 +73,8 @@ class collective_round : public round<collective_call> {
     if (has(rank) || call.sequence != number_)
       throw error(errc::bad_format, "a collective call out of turn");
     if (call.root < 0 || zbpp::detail::index(call.root) >= values().size())
-      throw error(
-          errc::bad_format,
-          "a call from root " + std::to_string(call.root) + " of " +
-              std::to_string(values().size()) + " ranks");
+      throw error(errc::bad_format) + "a call from root " + call.root + " of " + values().size() +
+          " ranks";
     bool const is_first = is_empty();
     set(rank, std::move(call));
     return is_first;
@@ -92,8 +90,8 @@ class collective_round : public round<collective_call> {
       auto const& call = *values()[rank];
       if (!first) first = {call.kind, call.root};
       differs = differs || *first != std::pair{call.kind, call.root};
-      text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank) + " called " +
-              std::string(to_string(call.kind)) + " in " + call.name();
+      text += zbpp::detail::joined(text.empty() ? "rank " : ", rank ") + rank + " called " +
+              to_string(call.kind) + " in " + call.name();
     }
     return differs ? text + "; all ranks have to make the same calls in the same order" : "";
   }
@@ -122,8 +120,8 @@ class collective_round : public round<collective_call> {
     for (auto const& call : values()) size += call->part.size() + sizeof(std::uint32_t);
     constexpr std::size_t most = std::numeric_limits<std::uint32_t>::max();
     if (size <= most) return {};
-    return "the parts of " + values().front()->name() + " are " + std::to_string(size) +
-           " bytes together; at most " + std::to_string(most) + " fit";
+    return zbpp::detail::joined("the parts of ") + values().front()->name() + " are " + size +
+           " bytes together; at most " + most + " fit";
   }
 
   /// Ends a collective that all have called. @return what all ranks get
@@ -413,19 +411,19 @@ inline void send_heartbeats(std::vector<member_record>& members, bool was_late) 
     std::string const& from,
     std::vector<member_record> const& members) {
   auto const ranks = static_cast<std::int32_t>(members.size());
-  auto const name = "rank " + std::to_string(request.rank) + " at " + from;
+  std::string const name = zbpp::detail::joined("rank ", request.rank, " at ", from);
   if (request.version != ZBPP_VERSION)
     return name + " is built with version " + version_text(request.version) +
            " of zbpp, rank 0 with " + version_text(ZBPP_VERSION) +
            "; build all ranks with the same";
   if (request.ranks != ranks)
-    return name + " expects " + std::to_string(request.ranks) + " ranks, rank 0 expects " +
-           std::to_string(ranks) + "; start all with the same number";
+    return zbpp::detail::joined(name) + " expects " + request.ranks + " ranks, rank 0 expects " +
+           ranks + "; start all with the same number";
   if (request.rank < 0 || request.rank >= ranks)
-    return name + " is out of range; ranks go from 0 to " + std::to_string(ranks - 1);
+    return zbpp::detail::joined(name, " is out of range; ranks go from 0 to ", ranks - 1);
   auto const& taken = members[zbpp::detail::index(request.rank)];
   if (!taken.has_come) return {};
-  return "rank " + std::to_string(request.rank) + " came twice: from " +
+  return zbpp::detail::joined("rank ") + request.rank + " came twice: from " +
          (request.rank == 0 ? "where the run meets" : taken.from) + " and from " + from +
          "; give every process a rank of its own";
 }
@@ -442,19 +440,19 @@ inline void send_heartbeats(std::vector<member_record>& members, bool was_late) 
     if (members[rank].has_come) continue;
     missing.push_back(static_cast<int>(rank));
     if (!members[rank].went.empty())
-      left += "; rank " + std::to_string(rank) + " joined, and left before all were there (" +
+      left += zbpp::detail::joined("; rank ") + rank + " joined, and left before all were there (" +
               members[rank].went + "); look at its output";
   }
-  auto text = ranks_text(missing) + " of " + std::to_string(members.size()) +
-              " did not come within " + seconds_text(deadline) + " to " + place +
-              "; start each with the same host, port, number of ranks and token" +
-              set_by("join_deadline") + left;
+  std::string text = zbpp::detail::joined(ranks_text(missing)) + " of " + members.size() +
+                     " did not come within " + seconds_text(deadline) + " to " + place +
+                     "; start each with the same host, port, number of ranks and token" +
+                     set_by("join_deadline") + left;
   auto const turned_away = counts.refused + counts.dropped;
   if (turned_away > 0)
-    text += "; connections turned away: " + std::to_string(turned_away) +
+    text += zbpp::detail::joined("; connections turned away: ") + turned_away +
             ", the last one because " + counts.last_reason;
   if (counts.failed > 0)
-    text += "; connections that rank 0 could not accept: " + std::to_string(counts.failed) +
+    text += zbpp::detail::joined("; connections that rank 0 could not accept: ") + counts.failed +
             ", the last one: " + counts.last_failure;
   return text;
 }
@@ -468,8 +466,8 @@ inline void send_heartbeats(std::vector<member_record>& members, bool was_late) 
 
 /// @return what to tell a rank that comes when the run is complete
 [[nodiscard]] inline std::string late_text(int rank, std::size_t ranks, std::string const& place) {
-  return "the run at " + place + " is complete: rank " + std::to_string(rank) + " came when all " +
-         std::to_string(ranks) +
+  return zbpp::detail::joined("the run at ") + place + " is complete: rank " + rank +
+         " came when all " + ranks +
          " ranks were there; a run cannot be joined later, start another one";
 }
 

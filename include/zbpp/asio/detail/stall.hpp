@@ -106,13 +106,13 @@ class stall_report {
 
   // Writes `rank 5 (pipeline 1, replica 2)`.
   [[nodiscard]] std::string name(int rank) const {
-    auto const number = "rank " + std::to_string(rank);
+    std::string const number = zbpp::detail::joined("rank ", rank);
     return layout_ == nullptr ? number : number + " (" + coordinates_text(*layout_, rank) + ")";
   }
   // Writes `F 3 of stage 2`, `REDUCED of stage 2` or `NORM`.
   [[nodiscard]] static std::string describe(instruction const& i) {
     std::string text(to_string(i.kind));
-    if (i.has_microbatch()) text += " " + std::to_string(i.microbatch);
+    if (i.has_microbatch()) text += zbpp::detail::joined(" ", i.microbatch);
     return i.is_of_rank() ? text : text + " of stage " + std::to_string(i.stage);
   }
   [[nodiscard]] bool is_silent(progress_report const& r) const noexcept {

@@ -40,15 +40,14 @@ namespace zbpp::asio::detail {
 
 /// @param version  as ZBPP_VERSION
 [[nodiscard]] inline std::string version_text(std::uint32_t version) {
-  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
-         std::to_string(version % 100);
+  return zbpp::detail::joined(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
 // Time limits in words, with the setting that decides them.
 
 /// @param setting  of `rendezvous_settings`
 [[nodiscard]] inline std::string set_by(char const* setting) {
-  return std::string("; rendezvous_settings::") + setting + " sets this limit";
+  return zbpp::detail::joined("; rendezvous_settings::", setting, " sets this limit");
 }
 
 // Hosts as text: with the brackets of IPv6 or without, with a port, and as sockets tell them.
@@ -62,7 +61,7 @@ namespace zbpp::asio::detail {
 /// @return host and port as in `node1:29400` and `[::1]:29400`
 [[nodiscard]] inline std::string host_and_port(std::string const& host, std::uint16_t port) {
   bool const is_v6 = host.find(':') != std::string::npos;
-  return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  return zbpp::detail::joined(is_v6 ? "[" + host + "]" : host, ":", port);
 }
 
 /// @return an address as its machine knows it: sockets of both versions write IPv4 as IPv6

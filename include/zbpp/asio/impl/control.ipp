@@ -122,7 +122,7 @@ ZBPP_INLINE rank_failure control::placed(rank_failure failure) const {
   auto const rank = failure.location.rank;
   if (layout_ != nullptr && rank >= 0 && rank < layout_->ranks())
     failure.text +=
-        " (rank " + std::to_string(rank) + " is " + coordinates_text(*layout_, rank) + ")";
+        zbpp::detail::joined(" (rank ", rank, " is ", coordinates_text(*layout_, rank), ")");
   return failure;
 }
 
@@ -160,16 +160,11 @@ ZBPP_INLINE void control::leave_pipeline(std::int32_t number) {
 ZBPP_INLINE std::vector<blob> control::collect(
     collective kind, std::span<std::byte const> part, int root) {
   if (part.size() > settings_.largest_blob)
-    throw error(
-        errc::bad_argument,
-        std::string(to_string(kind)) + " of " + std::to_string(part.size()) +
-            " bytes; rendezvous_settings::largest_blob allows " +
-            std::to_string(settings_.largest_blob));
+    throw error(errc::bad_argument) + to_string(kind) + " of " + part.size() +
+        " bytes; rendezvous_settings::largest_blob allows " + settings_.largest_blob;
   if (root < 0 || root >= ranks())
-    throw error(
-        errc::bad_argument,
-        std::string(to_string(kind)) + " from rank " + std::to_string(root) +
-            "; ranks go from 0 to " + std::to_string(ranks() - 1));
+    throw error(errc::bad_argument) + to_string(kind) + " from rank " + root +
+        "; ranks go from 0 to " + (ranks() - 1);
   check();
   auto& member = parts_->member();
   auto const by = call_.value_or(rank_call::of(kind, root));
@@ -254,8 +249,8 @@ ZBPP_INLINE void control::agree(
   }
   std::string text;
   auto const compare = [&](auto const& items, int rank, int other) {
-    auto const name = "rank " + std::to_string(rank);
-    auto const other_name = "rank " + std::to_string(other);
+    std::string const name = zbpp::detail::joined("rank ", rank);
+    std::string const other_name = zbpp::detail::joined("rank ", other);
     auto const found = differences(
         all[zbpp::detail::index(rank)].*items,
         all[zbpp::detail::index(other)].*items,
@@ -274,10 +269,8 @@ ZBPP_INLINE void control::agree(
       std::ranges::find(all.front().items, detail::grid_item, &agreement_item::name) !=
       all.front().items.end();
   if (!text.empty())
-    throw error(
-        errc::no_agreement,
-        text + "; start all ranks with the same " +
-            (is_grid ? "grid_layout, problem and plan" : "problem and plan"));
+    throw error(errc::no_agreement) + text + "; start all ranks with the same " +
+        (is_grid ? "grid_layout, problem and plan" : "problem and plan");
 }
 
 ZBPP_INLINE void control::join() {

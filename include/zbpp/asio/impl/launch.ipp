@@ -83,8 +83,8 @@ struct sourced_value {
     sourced_value<std::int64_t> const& number, int least, int most, std::string const& why = {}) {
   if (number.value < least || number.value > most)
     wrong_launch(
-        number.by + " is " + std::to_string(number.value) + "; it must be from " +
-        std::to_string(least) + " to " + std::to_string(most) + why);
+        zbpp::detail::joined(number.by) + " is " + number.value + "; it must be from " + least +
+        " to " + most + why);
   return static_cast<int>(number.value);
 }
 
@@ -96,7 +96,7 @@ class variables {
   [[nodiscard]] std::optional<std::string> text(char const* name) const {
     auto value = name == nullptr ? std::nullopt : look_(name);
     if (value && value->empty())
-      wrong_launch(std::string(name) + " is empty; give it a value or unset it");
+      wrong_launch(zbpp::detail::joined(name, " is empty; give it a value or unset it"));
     return value;
   }
 
@@ -104,14 +104,15 @@ class variables {
   [[nodiscard]] std::optional<sourced_value<std::int64_t>> number(
       std::optional<int> argument, char const* argument_name, char const* name) const {
     if (argument)
-      return sourced_value<std::int64_t>{*argument, std::string("argument ") + argument_name};
+      return sourced_value<std::int64_t>{
+          *argument, zbpp::detail::joined("argument ", argument_name)};
     auto const value = text(name);
     if (!value) return {};
     std::int64_t result = 0;
     auto const* const end = value->data() + value->size();
     auto const read = std::from_chars(value->data(), end, result);
     if (read.ec != std::errc{} || read.ptr != end)
-      wrong_launch(std::string(name) + " is '" + *value + "'; it must be a decimal number");
+      wrong_launch(zbpp::detail::joined(name, " is '", *value, "'; it must be a decimal number"));
     return sourced_value<std::int64_t>{result, name};
   }
 
@@ -128,7 +129,7 @@ struct first_node {
 [[nodiscard]] ZBPP_INLINE first_node first_of_nodes(std::string const& list, char const* variable) {
   auto const refuse = [&](char const* reason) {
     wrong_launch(
-        std::string(variable) + " is '" + list + "': " + reason +
+        zbpp::detail::joined(variable) + " is '" + list + "': " + reason +
         "; it must be a list of hosts such as node[03-05,9],x, or give the host of rank 0 in "
         "MASTER_ADDR");
   };
@@ -173,7 +174,7 @@ struct first_node {
   auto const here = environment.number({}, "", by.local_ranks);
   if (here && here->value < ranks)
     wrong_launch(
-        here->by + " is " + std::to_string(here->value) + " of " + std::to_string(ranks) +
+        zbpp::detail::joined(here->by) + " is " + here->value + " of " + ranks +
         " ranks, so the run spans machines; set MASTER_ADDR to the host of rank 0");
   return {};
 }
@@ -185,18 +186,12 @@ struct first_node {
 }
 
 [[noreturn]] ZBPP_INLINE void nothing_launched() {
-  std::string text =
-      "nothing says which rank this process is; give the arguments rank and ranks, or start it so "
-      "that one of these is set:";
+  std::string text = "nothing says which rank this process is; give the arguments rank and ranks, "
+                     "or start it so that one of these is set:";
   for (auto const& by : launchers)
     if (by.ranks != nullptr)
-      text.append(&by == launchers ? " " : ", ")
-          .append(by.rank)
-          .append(" and ")
-          .append(by.ranks)
-          .append(" (")
-          .append(by.name)
-          .append(")");
+      text += zbpp::detail::joined(&by == launchers ? " " : ", ") + by.rank + " and " + by.ranks +
+              " (" + by.name + ")";
   wrong_launch(text);
 }
 
@@ -222,7 +217,7 @@ ZBPP_INLINE launch find_launch(launch_arguments const& arguments, environment_lo
   if (!is_told && by == nullptr) {
     if (arguments.rank || arguments.ranks)
       detail::wrong_launch(
-          std::string("the argument ") + (arguments.rank ? "rank" : "ranks") +
+          zbpp::detail::joined("the argument ") + (arguments.rank ? "rank" : "ranks") +
           " is given, but not " + (arguments.rank ? "ranks" : "rank") + "; give both or none");
     detail::nothing_launched();
   }
@@ -233,7 +228,7 @@ ZBPP_INLINE launch find_launch(launch_arguments const& arguments, environment_lo
     auto const& there = ranks ? *ranks : *rank;
     char const* const missing = ranks ? by->rank : by->ranks;
     detail::wrong_launch(
-        there.by + " is " + std::to_string(there.value) + ", but " +
+        zbpp::detail::joined(there.by) + " is " + there.value + ", but " +
         (missing != nullptr ? missing + std::string(" is not set")
                             : "nothing says how many ranks there are") +
         "; " + by->advice + ", or give the argument " + (ranks ? "rank" : "ranks"));
@@ -243,7 +238,7 @@ ZBPP_INLINE launch find_launch(launch_arguments const& arguments, environment_lo
   if (by != nullptr) result.source = by->name;
   result.ranks = detail::checked_number(*ranks, 1, detail::most_ranks);
   result.rank = detail::checked_number(
-      *rank, 0, result.ranks - 1, ", for " + ranks->by + " is " + std::to_string(ranks->value));
+      *rank, 0, result.ranks - 1, zbpp::detail::joined(", for ", ranks->by, " is ", ranks->value));
   result.port = detail::port_of(arguments.port, known);
 
   auto host = arguments.host ? arguments.host : known.text("MASTER_ADDR");

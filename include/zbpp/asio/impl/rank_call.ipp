@@ -29,7 +29,7 @@ ZBPP_INLINE std::string rank_call::name() const {
   switch (kind) {
     case call_kind::barrier: return "barrier";
     case call_kind::all_gather: return "all_gather";
-    case call_kind::broadcast: return "broadcast from rank " + std::to_string(root);
+    case call_kind::broadcast: return zbpp::detail::joined("broadcast from rank ", root);
     case call_kind::agree: return "agree";
     case call_kind::make_pipeline: return "the constructor of a pipeline";
     case call_kind::run: break;
@@ -46,7 +46,7 @@ ZBPP_INLINE std::string mismatch(
   using zbpp::detail::run_mismatch;
   bool const both_run = other_call.kind == call_kind::run && own_call.kind == call_kind::run;
   bool const is_first = one < rank;
-  auto const own_name = "rank " + std::to_string(rank);
+  std::string const own_name = zbpp::detail::joined("rank ", rank);
   auto const difference = both_run ? compare(other_call.steps, own_call.steps) : run_mismatch::none;
   if (difference != run_mismatch::none) {
     auto const& name = difference == run_mismatch::terms ? "rank " + std::to_string(one) : others;
@@ -58,7 +58,7 @@ ZBPP_INLINE std::string mismatch(
   // Numbers of pipelines are of use only where nothing else tells the calls apart.
   auto const tell = [&](std::string const& name, rank_call const& call) {
     auto text = name + " called " + call.name();
-    if (is_same_call) text += " of pipeline " + std::to_string(call.pipeline);
+    if (is_same_call) text += zbpp::detail::joined(" of pipeline ", call.pipeline);
     return text;
   };
   auto const former = tell(others, other_call);
@@ -83,10 +83,7 @@ ZBPP_INLINE rank_call get_rank_call(wire_reader& from) {
   auto const below = [&](std::uint8_t end, char const* name) {
     auto const value = from.get<std::uint8_t>();
     if (value >= end)
-      throw error(
-          errc::bad_format,
-          std::string(name) + " " + std::to_string(value) + "; it must be below " +
-              std::to_string(end));
+      throw error(errc::bad_format) + name + " " + int{value} + "; it must be below " + int{end};
     return value;
   };
   rank_call call;

@@ -32,7 +32,7 @@ namespace detail {
   } catch (error const&) {
     throw;
   } catch (std::exception const& failed) {
-    throw error(errc::io_failed, "cannot join the run: " + reason_of(failed), here);
+    throw error(errc::io_failed, here) + "cannot join the run: " + reason_of(failed);
   }
 }
 

@@ -104,7 +104,8 @@ class socket_link final : public group_link {
       int place,
       std::vector<int> const& ranks,
       std::vector<member_connection*> members)
-      : group_link(place, std::string(to_string(axis)) + " group", names_in_grid(layout, ranks)),
+      : group_link(
+            place, zbpp::detail::joined(to_string(axis), " group"), names_in_grid(layout, ranks)),
         run_(&run),
         limit_(&limit),
         axis_(axis),
@@ -150,7 +151,7 @@ class socket_link final : public group_link {
           {{member.peer, -1, -1, -1},
            {},
            errc::peer_failed,
-           "has not come to a collective call of its " + std::string(to_string(axis_)) +
+           zbpp::detail::joined("has not come to a collective call of its ") + to_string(axis_) +
                " group within " + seconds_text(run_->settings().collective_deadline) +
                set_by("collective_deadline")});
     });
@@ -250,10 +251,8 @@ struct socket_grid::parts {
       }
     });
     if (failure)
-      throw error(
-          errc::io_failed,
-          "a connection of the " + std::string(axis) +
-              " group cannot be used: " + detail::reason_of(failure));
+      throw error(errc::io_failed) + "a connection of the " + axis +
+          " group cannot be used: " + detail::reason_of(failure);
     grid.along(of.axis) = group(std::make_unique<detail::socket_link>(
         *run,
         limit,

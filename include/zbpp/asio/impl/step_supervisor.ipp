@@ -78,15 +78,11 @@ ZBPP_INLINE void check_ranks(control const& run, plan const& planned, pipeline_r
   if (auto const& layout = ranks.layout(); layout != nullptr) {
     auto const size = layout->size(grid_axis::pipeline);
     if (size != planned.problem().ranks())
-      throw error(
-          errc::bad_argument,
-          "a pipeline of the grid_layout has " + std::to_string(size) + " ranks and the plan " +
-              needed + "; give the plan as many ranks as grid::pipeline says");
+      throw error(errc::bad_argument) + "a pipeline of the grid_layout has " + size +
+          " ranks and the plan " + needed + "; give the plan as many ranks as grid::pipeline says";
   } else if (run.ranks() != planned.problem().ranks()) {
-    throw error(
-        errc::bad_argument,
-        "the run has " + std::to_string(run.ranks()) + " processes and the plan " + needed +
-            " ranks; there is one process for each rank");
+    throw error(errc::bad_argument) + "the run has " + run.ranks() + " processes and the plan " +
+        needed + " ranks; there is one process for each rank";
   }
 }
 
@@ -175,7 +171,7 @@ ZBPP_INLINE void step_supervisor::report(failure const& own, std::optional<std::
   if (!own.exception || detail::comes_of_run(own)) return;
   auto described = detail::describe(own);
   described.location = places_.in_run(described.location);
-  if (step) described.text += " (in step " + std::to_string(*step) + ")";
+  if (step) described.text += zbpp::detail::joined(" (in step ", *step, ")");
   control_->loop().exclusively([&] { control_->report(std::move(described)); });
 }
 
@@ -201,10 +197,8 @@ ZBPP_INLINE void step_supervisor::share(std::span<double> losses, int from) {
       is_alone ? collective::broadcast : collective::all_gather, own, is_alone ? from : 0);
   auto const& given = parts[is_alone ? 0 : zbpp::detail::index(places_.in_run(from))];
   if (given.size() != losses.size_bytes())
-    throw error(
-        errc::bad_format,
-        "the losses of a step are " + std::to_string(given.size()) + " bytes; expected " +
-            std::to_string(losses.size_bytes()));
+    throw error(errc::bad_format) + "the losses of a step are " + given.size() +
+        " bytes; expected " + losses.size_bytes();
   std::memcpy(losses.data(), given.data(), given.size());
 }
 

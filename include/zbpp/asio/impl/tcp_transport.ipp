@@ -128,10 +128,8 @@ ZBPP_INLINE void tcp_transport::connect(int channel, accepted_socket connected) 
       in_[c]->connect(std::move(own));
   });
   if (failure)
-    throw error(
-        errc::io_failed,
-        "channel " + std::to_string(channel) +
-            ": the connection cannot be used: " + reason_of(failure));
+    throw error(errc::io_failed) + "channel " + channel +
+        ": the connection cannot be used: " + reason_of(failure);
 }
 
 ZBPP_INLINE void tcp_transport::bind(int rank, arena& memory, wakeup* wake) {

@@ -69,8 +69,8 @@ class descriptor {
 
 [[noreturn]] ZBPP_INLINE void cannot_read_token(std::filesystem::path const& path) {
   std::error_code const reason(errno, std::generic_category());
-  throw error(
-      errc::io_failed, "the token file " + path.string() + " cannot be read: " + reason.message());
+  throw error(errc::io_failed) + "the token file " + path.string() +
+      " cannot be read: " + reason.message();
 }
 
 ZBPP_INLINE void check_token_file(std::filesystem::path const& path, struct ::stat const& facts) {
@@ -78,23 +78,21 @@ ZBPP_INLINE void check_token_file(std::filesystem::path const& path, struct ::st
   if (!S_ISREG(facts.st_mode))
     wrong = " is not a regular file; put the token into one";
   else if (facts.st_uid != ::geteuid())
-    wrong = " belongs to user " + std::to_string(facts.st_uid) + ", and this process runs as " +
-            std::to_string(::geteuid()) + "; the token must be in a file of your own";
+    wrong = zbpp::detail::joined(" belongs to user ") + facts.st_uid +
+            ", and this process runs as " + ::geteuid() +
+            "; the token must be in a file of your own";
   else if ((facts.st_mode & (S_IRWXG | S_IRWXO)) != 0)
     wrong = " is open to other users; close it by chmod 600";
-  if (!wrong.empty()) throw error(errc::bad_argument, "the token file " + path.string() + wrong);
+  if (!wrong.empty()) throw error(errc::bad_argument) + "the token file " + path.string() + wrong;
 }
 
 ZBPP_INLINE void check_token_size(std::size_t size, std::string const& owner) {
   if (size < least_token)
-    throw error(
-        errc::bad_argument,
-        owner + " has " + std::to_string(size) + " bytes; it must have at least " +
-            std::to_string(least_token) + make_a_token);
+    throw error(errc::bad_argument) + owner + " has " + size + " bytes; it must have at least " +
+        least_token + make_a_token;
   if (size > most_token)
-    throw error(
-        errc::bad_argument,
-        owner + " has more than " + std::to_string(most_token) + " bytes" + make_a_token);
+    throw error(errc::bad_argument) + owner + " has more than " + most_token + " bytes" +
+        make_a_token;
 }
 
 [[nodiscard]] ZBPP_INLINE std::shared_ptr<secret const> secret_of_text(
@@ -137,10 +135,8 @@ ZBPP_INLINE run_token run_token::from_environment() {
   if (char const* const text = std::getenv("ZBPP_TOKEN"))
     return run_token(detail::secret_of_text(text, "ZBPP_TOKEN"));
   if (char const* const path = std::getenv("ZBPP_TOKEN_FILE")) return from_file(path);
-  throw error(
-      errc::bad_argument,
-      std::string("this run has no token: neither ZBPP_TOKEN nor ZBPP_TOKEN_FILE is set") +
-          detail::make_a_token);
+  throw error(errc::bad_argument) +
+      "this run has no token: neither ZBPP_TOKEN nor ZBPP_TOKEN_FILE is set" + detail::make_a_token;
 }
 
 ZBPP_INLINE run_token run_token::from_file(std::filesystem::path const& path) {

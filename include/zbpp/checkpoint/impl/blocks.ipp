@@ -5,6 +5,7 @@
 
 #include <zbpp/checkpoint/detail/blocks.hpp>
 #include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -81,8 +82,7 @@ ZBPP_INLINE void copy_common(
 }
 
 ZBPP_INLINE std::string to_text(array_part const& part) {
-  return std::to_string(part.axis) + " " + std::to_string(part.first) + " " +
-         std::to_string(part.whole);
+  return zbpp::detail::joined(part.axis, " ", part.first, " ", part.whole);
 }
 
 ZBPP_INLINE std::optional<array_part> to_part(std::string_view text) {

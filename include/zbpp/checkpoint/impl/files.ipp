@@ -27,9 +27,8 @@ namespace zbpp::checkpoint::detail {
 
 /// Throws what the last system call reported.
 [[noreturn]] ZBPP_INLINE void fail_to_write(std::filesystem::path const& path) {
-  throw error(
-      errc::io_failed,
-      path.string() + ": cannot be written: " + std::generic_category().message(errno));
+  throw error(errc::io_failed) + path.string() +
+      ": cannot be written: " + std::generic_category().message(errno);
 }
 
 ZBPP_INLINE descriptor::~descriptor() {
@@ -68,7 +67,7 @@ ZBPP_INLINE std::string regular_file::text(std::uint64_t offset, std::uint64_t s
 }
 
 ZBPP_INLINE void regular_file::refuse(std::string const& reason) const {
-  throw error(errc::io_failed, path_.string() + ": cannot be read: " + reason);
+  throw error(errc::io_failed) + path_.string() + ": cannot be read: " + reason;
 }
 
 ZBPP_INLINE folder_lock::folder_lock(std::filesystem::path const& folder)
@@ -78,9 +77,8 @@ ZBPP_INLINE folder_lock::folder_lock(std::filesystem::path const& folder)
           0666)) {
   auto const path = folder / file_name;
   auto const refuse = [&](char const* kind) {
-    throw error(
-        errc::bad_argument,
-        path.string() + ": is " + kind + ", and a lock belongs there; move it away");
+    throw error(errc::bad_argument) + path.string() + ": is " + kind +
+        ", and a lock belongs there; move it away";
   };
   struct stat about {};
   if (file_.number() < 0 && errno == ELOOP) refuse("a link");
@@ -91,10 +89,8 @@ ZBPP_INLINE folder_lock::folder_lock(std::filesystem::path const& folder)
     return;
   }
   if (errno == EWOULDBLOCK)
-    throw error(
-        errc::bad_argument,
-        folder.string() + ": is in use by another run" + holder() +
-            "; wait until that has ended, or choose another folder");
+    throw error(errc::bad_argument) + folder.string() + ": is in use by another run" + holder() +
+        "; wait until that has ended, or choose another folder";
   // Some network file systems have no locks: there a second run goes unnoticed.
   if (errno != ENOTSUP && errno != ENOSYS && errno != ENOLCK) fail_to_write(path);
 }
@@ -103,8 +99,7 @@ ZBPP_INLINE folder_lock::folder_lock(std::filesystem::path const& folder)
 ZBPP_INLINE void folder_lock::write_holder() const {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
-  auto const line =
-      "process " + std::to_string(::getpid()) + " on " + std::string(host.data()) + "\n";
+  std::string const line = zbpp::detail::joined("process ", ::getpid(), " on ", host.data(), "\n");
   if (::ftruncate(file_.number(), 0) != 0) return;
   static_cast<void>(!::write(file_.number(), line.data(), line.size()));
 }
@@ -117,7 +112,7 @@ ZBPP_INLINE std::string folder_lock::holder() const {
   text.remove_suffix(1);
   for (char const c : text)
     if (c < ' ' || c > '~') return {};
-  return ", " + std::string(text);
+  return zbpp::detail::joined(", ", text);
 }
 
 }  // namespace zbpp::checkpoint::detail

@@ -49,7 +49,7 @@ class line_reader {
   [[nodiscard]] std::string_view value(std::string_view name) {
     auto const line = next_line();
     if (!line.starts_with(name) || !line.substr(name.size()).starts_with(": "))
-      refuse("says \"" + std::string(line) + "\" where \"" + std::string(name) + ": \" belongs");
+      refuse(zbpp::detail::joined("says \"", line, "\" where \"", name, ": \" belongs"));
     return line.substr(name.size() + 2);
   }
   /// Reads how many lines of a kind follow.
@@ -64,7 +64,7 @@ class line_reader {
     auto const* const end = from.data() + from.size();
     auto const [stop, fault] = std::from_chars(from.data(), end, value, base);
     if (fault != std::errc{} || stop != end)
-      refuse("says \"" + std::string(from) + "\" where a number belongs");
+      refuse(zbpp::detail::joined("says \"", from, "\" where a number belongs"));
     return value;
   }
 
@@ -83,19 +83,19 @@ ZBPP_INLINE std::string to_text(std::vector<setting> const& settings) {
 }
 
 ZBPP_INLINE std::string rank_file_name(std::size_t rank) {
-  return "rank-" + std::to_string(rank) + ".safetensors";
+  return zbpp::detail::joined("rank-", rank, ".safetensors");
 }
 
 inline constexpr std::string_view before_checksum = " bytes, checksum ";
 
 ZBPP_INLINE std::string to_text(manifest const& of, std::vector<setting> const& settings) {
-  auto lines = std::string(manifest::title) + "\nstep: " + std::to_string(of.state.steps) +
-               "\ntraining state: " + checkpoint::to_text(of.state) +
-               "\nsettings: " + std::to_string(settings.size()) + "\n" + to_text(settings) +
-               "split: " + std::to_string(of.split.size()) + "\n" + to_text(of.split) +
-               "files: " + std::to_string(of.files.size()) + "\n";
+  std::string lines = zbpp::detail::joined(manifest::title) + "\nstep: " + of.state.steps +
+                      "\ntraining state: " + checkpoint::to_text(of.state) +
+                      "\nsettings: " + settings.size() + "\n" + to_text(settings) +
+                      "split: " + of.split.size() + "\n" + to_text(of.split) +
+                      "files: " + of.files.size() + "\n";
   for (std::size_t rank = 0; rank < of.files.size(); ++rank)
-    lines.append(rank_file_name(rank) + ": " + std::to_string(of.files[rank].size))
+    lines.append(zbpp::detail::joined(rank_file_name(rank), ": ", of.files[rank].size))
         .append(before_checksum)
         .append(hex_text(of.files[rank].checksum) + "\n");
   return with_checksum(std::move(lines));
@@ -106,8 +106,8 @@ ZBPP_INLINE manifest read_manifest(
   line_reader from(text);
   if (auto const title = from.next_line(); title != manifest::title)
     from.refuse(
-        "begins with \"" + std::string(title) + "\"; this program reads \"" + manifest::title +
-        "\": go on with the program that wrote it");
+        zbpp::detail::joined("begins with \"") + title + "\"; this program reads \"" +
+        manifest::title + "\": go on with the program that wrote it");
   manifest made;
   auto const step = from.value("step");
   auto const state = to_training(from.value("training state"));
@@ -118,8 +118,8 @@ ZBPP_INLINE manifest read_manifest(
     from.refuse("has other settings than this program");
   for (auto const& each : settings)
     if (auto const saved = from.value(each.name); saved != each.value)
-      differences += (differences.empty() ? "" : "; ") + each.name + " was " + std::string(saved) +
-                     " and is " + each.value;
+      differences += zbpp::detail::joined(differences.empty() ? "" : "; ") + each.name + " was " +
+                     saved + " and is " + each.value;
   if (!differences.empty()) return made;
   for (auto lines = from.count("split"); lines > 0; --lines) {
     auto const line = from.next_line();

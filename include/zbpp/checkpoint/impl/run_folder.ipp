@@ -72,18 +72,16 @@ namespace detail {
 /// Refuses an array that does not lie in the whole one that it is a part of.
 ZBPP_INLINE void check_part(array const& of) {
   if (fits(of.shape, of.part)) return;
-  throw error(
-      errc::bad_argument,
-      "'" + of.name + "' is " + describe(to_string(of.type), of.shape) + " from " +
-          std::to_string(of.part.first) + " of " + std::to_string(of.part.whole) + " along axis " +
-          std::to_string(of.part.axis) +
-          ", which does not lie in the whole array; give array_part the axis, and the place and "
-          "size along it");
+  throw error(errc::bad_argument) + "'" + of.name + "' is " +
+      describe(to_string(of.type), of.shape) + " from " + of.part.first + " of " + of.part.whole +
+      " along axis " + of.part.axis +
+      ", which does not lie in the whole array; give array_part the axis, and the place and "
+      "size along it";
 }
 
 [[noreturn]] ZBPP_INLINE void fail(
     std::filesystem::path const& path, char const* doing, std::error_code const& reason) {
-  throw error(errc::io_failed, path.string() + ": " + doing + ": " + reason.message());
+  throw error(errc::io_failed) + path.string() + ": " + doing + ": " + reason.message();
 }
 
 /// Makes a folder where there is none, and those above it, and puts them on the disk.
@@ -107,10 +105,8 @@ ZBPP_INLINE void make_folder(std::filesystem::path const& path) {
                            : fs::is_symlink(status) && !fs::exists(path, none)
                                ? "a link to nothing, not "
                                : "not ";
-  throw error(
-      errc::bad_argument,
-      path.string() + ": is " + kind + right +
-          ", as it belongs to a checkpoint; move it out of the folder");
+  throw error(errc::bad_argument) + path.string() + ": is " + kind + right +
+      ", as it belongs to a checkpoint; move it out of the folder";
 }
 
 }  // namespace detail
@@ -138,11 +134,9 @@ ZBPP_INLINE run_folder::run_folder(
   for (auto const* list : {&run_.settings, &run_.split})
     for (auto const& [name, value] : *list)
       if ((name + value).find('\n') != std::string::npos || name.find(": ") != std::string::npos)
-        throw error(
-            errc::bad_argument,
-            "the setting '" + name +
-                "' of a run_folder is no line of a name and a value; write it "
-                "without ends of lines, and its name without ': '");
+        throw error(errc::bad_argument) + "the setting '" + name +
+            "' of a run_folder is no line of a name and a value; write it "
+            "without ends of lines, and its name without ': '";
 }
 
 ZBPP_INLINE std::string run_folder::name(std::int64_t step) {
@@ -265,25 +259,21 @@ ZBPP_INLINE std::vector<file_record> run_folder::by_rank(
   if (found == processes_->process_group::own_ranks(run_.ranks)) return all;
   std::string ranks;
   for (int const rank : found) ranks.append(" ").append(std::to_string(rank));
-  throw error(
-      errc::no_agreement,
-      folder_.string() + ": is for " + std::to_string(run_.ranks) +
-          " ranks, and its processes have rank" + ranks + "; give each rank one process");
+  throw error(errc::no_agreement) + folder_.string() + ": is for " + run_.ranks +
+      " ranks, and its processes have rank" + ranks + "; give each rank one process";
 }
 
 // Refuses processes that differ in what they have to have alike.
 ZBPP_INLINE void run_folder::require_alike(std::string const& text) {
-  auto const rank = " at rank " + std::to_string(first_rank_);
+  std::string const rank = zbpp::detail::joined(" at rank ", first_rank_);
   auto const all = together([&](std::string& own) { own += text + rank; });
   auto const value_of = [](std::string const& answer) {
     return answer.substr(0, answer.rfind(" at "));
   };
   for (auto const& each : all)
     if (value_of(each) != value_of(all.front()))
-      throw error(
-          errc::no_agreement,
-          folder_.string() + ": has " + all.front() + " and " + each +
-              "; give all ranks the same run, and a folder that all machines share");
+      throw error(errc::no_agreement) + folder_.string() + ": has " + all.front() + " and " + each +
+          "; give all ranks the same run, and a folder that all machines share";
 }
 
 ZBPP_INLINE void run_folder::hold() {
@@ -292,18 +282,15 @@ ZBPP_INLINE void run_folder::hold() {
     if (!lock_) lock_.emplace(folder_);
     refuse_strangers();
   });
-  require_alike(
-      std::to_string(run_.ranks) + " ranks, " + std::to_string(run_.settings.size()) + " settings");
+  require_alike(zbpp::detail::joined(run_.ranks, " ranks, ", run_.settings.size(), " settings"));
   for (auto const& [name, value] : run_.settings) require_alike(name + ": " + value);
   by_rank([](int) { return file_record(); });  // refuses ranks that are missing or there twice
 }
 
 ZBPP_INLINE void run_folder::refuse_since(std::int64_t step) const {
   if (auto const all = list(true); !all.empty() && all.back() >= step)
-    throw error(
-        errc::bad_argument,
-        folder_.string() + ": has " + name(all.back()) +
-            "; resume from there, or choose another folder to begin anew");
+    throw error(errc::bad_argument) + folder_.string() + ": has " + name(all.back()) +
+        "; resume from there, or choose another folder to begin anew";
 }
 
 ZBPP_INLINE std::vector<std::filesystem::path> run_folder::skipped() const {
@@ -380,10 +367,9 @@ ZBPP_INLINE file_record
 run_folder::write(training_state const& state, int rank, std::span<array const> arrays) {
   auto const folder = folder_ / name(state.steps);
   if (std::error_code fault; !std::filesystem::exists(folder, fault))
-    throw error(
-        errc::io_failed,
-        folder.string() + ": rank 0 has made it, and it is not there at rank " +
-            std::to_string(rank) + "; name a folder that all machines share");
+    throw error(errc::io_failed) + folder.string() +
+        ": rank 0 has made it, and it is not there at rank " + rank +
+        "; name a folder that all machines share";
   auto const place = static_cast<std::size_t>(rank);
   std::map<std::string, std::string> metadata{{training_key, to_text(state)}};
   for (auto const& each :
@@ -432,8 +418,8 @@ ZBPP_INLINE void run_folder::refuse(std::int64_t step, std::string const& reason
   auto const all = list(true);
   auto const older = std::ranges::lower_bound(all, step);
   auto const then = older == all.begin() ? "begin anew" : "resume from " + name(*(older - 1));
-  throw error(
-      errc::bad_format, reason + "; remove " + (folder_ / name(step)).string() + " to " + then);
+  throw error(errc::bad_format) + reason + "; remove " + (folder_ / name(step)).string() + " to " +
+      then;
 }
 
 ZBPP_INLINE detail::manifest run_folder::read_manifest(std::int64_t step) const {
@@ -446,18 +432,17 @@ ZBPP_INLINE detail::manifest run_folder::read_manifest(std::int64_t step) const 
     try {
       made = detail::read_manifest(text, run_.settings, differences);
       if (made.state.steps != step)
-        throw error(errc::bad_format, "is the one of step " + std::to_string(made.state.steps));
+        throw error(errc::bad_format) + "is the one of step " + made.state.steps;
     } catch (error const& wrong) {
-      throw error(errc::bad_format, path.string() + ": " + wrong.what());
+      throw error(errc::bad_format) + path.string() + ": " + wrong.what();
     }
   } catch (error const& wrong) {
     refuse(step, wrong.what());
   }
   if (differences.empty()) return made;
-  throw error(
-      errc::bad_format,
-      (folder_ / name(step)).string() + ": is of another run: " + differences +
-          "; resume with the settings it began with, or choose another folder");
+  throw error(errc::bad_format) + (folder_ / name(step)).string() +
+      ": is of another run: " + differences +
+      "; resume with the settings it began with, or choose another folder";
 }
 
 // What a file says of itself is believed once its checksum is that of the manifest.
@@ -467,8 +452,8 @@ ZBPP_INLINE stored_file run_folder::open(detail::manifest const& of, int rank) c
   auto const path = folder_ / name(of.state.steps) / detail::rank_file_name(place);
   std::string reason;
   if (auto const size = detail::regular_file(path).size(); size != record.size)
-    reason = "has " + std::to_string(size) + " bytes and should have " +
-             std::to_string(record.size) + ": it is torn";
+    reason =
+        zbpp::detail::joined("has ", size, " bytes and should have ", record.size, ": it is torn");
   try {
     stored_file file(path);
     if (file.record() == record) return file;
@@ -479,10 +464,10 @@ ZBPP_INLINE stored_file run_folder::open(detail::manifest const& of, int rank) c
                  found->second + ", here belongs " + each.value;
     }
   } catch (error const& wrong) {
-    if (reason.empty()) reason = "is damaged: " + std::string(wrong.what());
+    if (reason.empty()) reason = zbpp::detail::joined("is damaged: ", wrong.what());
   }
   if (reason.empty()) reason = "is damaged: its header has another checksum than in the manifest";
-  throw error(errc::bad_format, path.string() + ": " + reason);
+  throw error(errc::bad_format) + path.string() + ": " + reason;
 }
 
 // Loading and saving judge the files of all ranks by this alone.

@@ -82,7 +82,7 @@ class header_reader {
   }
 
   [[noreturn]] void refuse(std::string const& reason) const {
-    throw error(errc::bad_format, begin_ + ": " + reason + "; take another copy of it");
+    throw error(errc::bad_format) + begin_ + ": " + reason + "; take another copy of it";
   }
 
  private:
@@ -93,7 +93,7 @@ class header_reader {
     try {
       return json::detail::document(text, begin_);
     } catch (error const& wrong) {
-      throw error(errc::bad_format, std::string(wrong.what()) + "; take another copy of it");
+      throw error(errc::bad_format) + wrong.what() + "; take another copy of it";
     }
   }
 
@@ -125,8 +125,8 @@ class header_reader {
       refuse_it("is no object of dtype, shape and data_offsets");
     auto const numbers = [&](std::size_t member) {
       auto const& list = members[member];
-      auto const wrong =
-          "has a " + std::string(names[member]) + " that is no list of whole numbers";
+      std::string const wrong =
+          zbpp::detail::joined("has a ", names[member], " that is no list of whole numbers");
       if (!list.is(kind::array)) refuse_it(wrong);
       if (list.size() > most_axes) refuse("a list has more than 64 numbers");
       std::vector<std::int64_t> read;
@@ -198,7 +198,7 @@ class header_reader {
     for (auto const length : each->shape)
       text.append(std::exchange(comma, ",")).append(std::to_string(length));
     auto const begin = std::exchange(end, end + each->bytes.size());
-    text += "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(end) + "]}";
+    text += zbpp::detail::joined("],\"data_offsets\":[", begin, ",", end, "]}");
   }
   text += '}';
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the numbers are aligned
@@ -217,7 +217,7 @@ ZBPP_INLINE void check_arrays(std::span<array const* const> arrays) {
     if (each->shape.size() > most_axes) refuse(name + " has more than 64 axes; join some");
     if (size_of(each->type, each->shape) != each->bytes.size())
       refuse(
-          name + " has " + std::to_string(each->bytes.size()) + " bytes, which are not " +
+          zbpp::detail::joined(name) + " has " + each->bytes.size() + " bytes, which are not " +
           describe(to_string(each->type), each->shape));
     if (!are_right(each->type, each->bytes))
       refuse(name + " has a byte of a bool that is neither 0 nor 1; save it as another type");
@@ -225,15 +225,17 @@ ZBPP_INLINE void check_arrays(std::span<array const* const> arrays) {
   }
   std::ranges::sort(names);
   if (auto const twice = std::ranges::adjacent_find(names); twice != names.end())
-    refuse("two entries of a checkpoint are '" + std::string(*twice) + "'; give each its own name");
+    refuse(
+        zbpp::detail::joined("two entries of a checkpoint are '") + *twice +
+        "'; give each its own name");
 }
 
 }  // namespace detail
 
 ZBPP_INLINE std::string describe(std::string_view type, std::span<std::int64_t const> shape) {
-  auto text = std::string(type) + (shape.empty() ? ", one number" : " of ");
+  std::string text = zbpp::detail::joined(type, shape.empty() ? ", one number" : " of ");
   auto const* times = "";
-  for (auto const length : shape) text += std::exchange(times, " x ") + std::to_string(length);
+  for (auto const length : shape) text += zbpp::detail::joined(std::exchange(times, " x "), length);
   return text;
 }
 
@@ -250,10 +252,9 @@ read_header(std::string_view text, std::uint64_t data, std::string const& name) 
     covered = end;
   }
   if (covered != data)
-    throw error(
-        errc::bad_format,
-        name + ": has " + std::to_string(data) + " bytes of data, and its header states " +
-            std::to_string(covered) + ": it is cut off, or not whole; take another copy of it");
+    throw error(errc::bad_format) + name + ": has " + data +
+        " bytes of data, and its header states " + covered +
+        ": it is cut off, or not whole; take another copy of it";
   return made;
 }
 
@@ -263,11 +264,9 @@ ZBPP_INLINE stored_file::stored_file(std::filesystem::path path) : file_(std::mo
   if (file_.size() >= sizeof length) file_.read(0, std::as_writable_bytes(std::span(&length, 1)));
   if (file_.size() < sizeof length ||
       length > std::min(file_.size() - sizeof length, detail::largest_header))
-    throw error(
-        errc::bad_format,
-        name + ": has " + std::to_string(file_.size()) +
-            " bytes, and its first eight state another length of its header: it is cut off, or "
-            "no safetensors file; take another copy of it");
+    throw error(errc::bad_format) + name + ": has " + file_.size() +
+        " bytes, and its first eight state another length of its header: it is cut off, or "
+        "no safetensors file; take another copy of it";
   auto const text = file_.text(sizeof length, length);
   data_ = sizeof length + length;
   header_ = read_header(text, file_.size() - data_, name);
@@ -278,10 +277,8 @@ ZBPP_INLINE void stored_file::read(stored_array const& from, std::span<std::byte
   zbpp::detail::require(to.size() == from.end - from.begin, "an array is read as it was saved");
   file_.read(data_ + from.begin, to);
   if (!detail::are_right(from.type, to))
-    throw error(
-        errc::bad_format,
-        path().string() +
-            ": has a byte of a bool that is neither 0 nor 1; take another copy of it");
+    throw error(errc::bad_format) + path().string() +
+        ": has a byte of a bool that is neither 0 nor 1; take another copy of it";
 }
 
 ZBPP_INLINE file_record write_arrays(

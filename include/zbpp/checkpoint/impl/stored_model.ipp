@@ -22,7 +22,7 @@ ZBPP_INLINE std::string checksum_key(std::string const& name) { return "checksum
 ZBPP_INLINE std::string part_key(std::string const& name) { return "part of " + name; }
 
 [[noreturn]] ZBPP_INLINE void refuse_file(stored_file const& file, std::string const& reason) {
-  throw error(errc::bad_format, file.path().string() + ": " + reason);
+  throw error(errc::bad_format) + file.path().string() + ": " + reason;
 }
 
 /// Says which file has a block, and where that lies in the array.
@@ -30,8 +30,8 @@ ZBPP_INLINE std::string part_key(std::string const& name) { return "part of " + 
   auto text = file.path().filename().string() + " has ";
   for (std::size_t axis = 0; axis < at.whole.size(); ++axis)
     if (at.shape[axis] != at.whole[axis])
-      return text + std::to_string(at.shape[axis]) + " of " + std::to_string(at.whole[axis]) +
-             " along axis " + std::to_string(axis) + " from " + std::to_string(at.first[axis]);
+      return zbpp::detail::joined(text) + at.shape[axis] + " of " + at.whole[axis] +
+             " along axis " + axis + " from " + at.first[axis];
   return text + "all of it";
 }
 
@@ -84,7 +84,7 @@ ZBPP_INLINE void stored_model::require_all(
 ZBPP_INLINE std::vector<std::byte> stored_model::read(array const& wanted) const {
   auto const found = pieces_.find(wanted.name);
   if (found == pieces_.end())
-    throw error(errc::bad_format, path_.string() + ": has no '" + wanted.name + "' in its files");
+    throw error(errc::bad_format) + path_.string() + ": has no '" + wanted.name + "' in its files";
   auto const to = block_of(wanted.shape, wanted.part);
   std::vector<std::byte> all(wanted.bytes.size());
   for (auto const& each : found->second) {

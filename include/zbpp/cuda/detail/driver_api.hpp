@@ -17,7 +17,7 @@ namespace zbpp::cuda::detail {
 
 /// @return a CUDA version as people write it, such as 12.5 for 12050
 [[nodiscard]] inline std::string version_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+  return zbpp::detail::joined(version / 1000, ".", version % 1000 / 10);
 }
 
 /// Finds a function of the driver as it has been since a version, such as 12050.
@@ -47,11 +47,9 @@ template <class Function>
     return found;
   int installed = 0;
   check(cudaDriverGetVersion(&installed));
-  throw error(
-      errc::device_failed,
-      std::string("the driver has no ") + name + "; it needs CUDA " + version_text(since) +
-          ", and the installed driver is for CUDA " + version_text(installed) +
-          ", so install a newer one");
+  throw error(errc::device_failed) + "the driver has no " + name + "; it needs CUDA " +
+      version_text(since) + ", and the installed driver is for CUDA " + version_text(installed) +
+      ", so install a newer one";
 }
 
 /// Does nothing for success of a driver's function, else throws. The runtime uses the same codes.
@@ -110,11 +108,9 @@ struct grouping {
     if (now.groups > 0 && now.share() >= best.share()) best = now;
   }
   if (best.groups == 0)
-    throw error(
-        errc::bad_argument,
-        "the device cannot be cut into " + std::to_string(parts) + " parts; with " +
-            std::to_string(whole.sm.smCount) + " multiprocessors in groups of at least " +
-            std::to_string(least) + " it makes at most " + std::to_string(most_parts));
+    throw error(errc::bad_argument) + "the device cannot be cut into " + parts + " parts; with " +
+        whole.sm.smCount + " multiprocessors in groups of at least " + least +
+        " it makes at most " + most_parts;
   return best;
 }
 

@@ -59,14 +59,12 @@ class peer_access {
     // Another part of the program may need what it has enabled itself.
     if (there) disable(a, b);
     if (back) disable(b, a);
-    auto const devices = std::to_string(a) + " and " + std::to_string(b);
+    std::string const devices = zbpp::detail::joined(a, " and ", b);
     if (!arrive_both_ways(a, b))
-      throw error(
-          errc::device_failed,
-          "copies between devices " + devices +
-              " do not arrive as they were sent, though CUDA reports success; an IOMMU does that "
-              "on bare metal, so turn it off, or leave out what else enables peer access between "
-              "the two");
+      throw error(errc::device_failed) + "copies between devices " + devices +
+          " do not arrive as they were sent, though CUDA reports success; an IOMMU does that "
+          "on bare metal, so turn it off, or leave out what else enables peer access between "
+          "the two";
     tell(
         "copies between devices " + devices +
         " go by way of the host, since directly they do not arrive as they were sent, though CUDA "
@@ -89,8 +87,8 @@ class peer_access {
     cudaGetLastError();  // if CUDA cannot go on, its next call says so
     if (status != cudaErrorPeerAccessAlreadyEnabled)
       tell(
-          "device " + std::to_string(device) + " gets no direct access to device " +
-          std::to_string(other) + ", for CUDA reports " + cudaGetErrorName(status) +
+          zbpp::detail::joined("device ") + device + " gets no direct access to device " + other +
+          ", for CUDA reports " + cudaGetErrorName(status) +
           ", so copies between the two may go by way of the host");
     return false;
   }

@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,10 +26,8 @@ namespace zbpp::cuda::detail {
 inline void refuse_to_replay(int run_ahead, bool traces, bool synchronizes, plan const& planned) {
   auto const refuse_with = [](bool is_set, char const* setting) {
     if (is_set)
-      throw error(
-          errc::bad_argument,
-          std::string("replay is replay::step and ") + setting +
-              ", which needs the host between passes; leave one of them out");
+      throw error(errc::bad_argument) + "replay is replay::step and " + setting +
+          ", which needs the host between passes; leave one of them out";
   };
   refuse_with(traces, "traces is set");
   refuse_with(synchronizes, "synchronizes is set");
@@ -53,11 +50,9 @@ inline void refuse_to_replay(int run_ahead, bool traces, bool synchronizes, plan
 /// @throws error (bad_argument)
 inline void refuse_optimizer(int rank, bool has_optimizer) {
   if (has_optimizer)
-    throw error(
-        errc::bad_argument,
+    throw error(errc::bad_argument, {.rank = rank}) +
         "a stage has an optimizer(), or training_options are given that the host follows in every "
-        "step; with replay::step let update(ctx) do its work, with its settings in device memory",
-        {.rank = rank});
+        "step; with replay::step let update(ctx) do its work, with its settings in device memory";
 }
 
 /// Keeps the stream on which steps stand in order, and marks their ends.
@@ -278,11 +273,9 @@ class step_graph {
   }
 
   [[noreturn]] static void refuse_memory(int rank) {
-    throw error(
-        errc::wrong_flow,
+    throw error(errc::wrong_flow, {.rank = rank}) +
         "stages hold other buffers after the captured step than before it, and replays would use "
-        "the old ones; keep the same buffers in every step, or leave out replay::step",
-        {.rank = rank});
+        "the old ones; keep the same buffers in every step, or leave out replay::step";
   }
 
   std::vector<device_context*> contexts_;

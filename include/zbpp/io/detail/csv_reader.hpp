@@ -56,7 +56,7 @@ inline constexpr std::array<csv_ignored_action, 6> csv_ignored_actions{
 /// @throws error (bad_argument) when there is no such kind of instruction
 inline void add_cell(std::string& text, instruction const& i) {
   if (static_cast<int>(i.kind) >= instruction_kinds)
-    throw error(errc::bad_argument, to_string(i) + ": there is no such instruction");
+    throw error(errc::bad_argument) + to_string(i) + ": there is no such instruction";
   text += std::to_string(i.stage);
   text += csv_letters(i.kind);
   if (i.has_microbatch()) text += std::to_string(i.microbatch);
@@ -261,13 +261,13 @@ class csv_reader {
       refuse(
           ranks_ - 1,
           none,
-          std::to_string(ranks_) + " lines",
-          std::to_string(given->ranks()) + ", one for each rank of the placement");
+          joined(ranks_, " lines"),
+          joined(given->ranks(), ", one for each rank of the placement"));
     for_each([&](int line, cell const& c) {
       if (c.content.stage >= given->stages())
-        refuse(line, c, "a stage from 0 to " + std::to_string(given->stages() - 1));
+        refuse(line, c, joined("a stage from 0 to ", given->stages() - 1));
       if (auto const rank = given->rank_of(c.content.stage); rank != line)
-        refuse(line, c, "only stages of this rank; that one is on rank " + std::to_string(rank));
+        refuse(line, c, joined("only stages of this rank; that one is on rank ", rank));
     });
     return *given;
   }
@@ -278,7 +278,7 @@ class csv_reader {
     std::map<std::int32_t, std::pair<int, cell>> first;
     for_each([&](int line, cell const& c) {
       if (given && c.content.microbatch >= *given)
-        refuse(line, c, "a microbatch from 0 to " + std::to_string(*given - 1));
+        refuse(line, c, joined("a microbatch from 0 to ", *given - 1));
       if (!given && c.content.has_microbatch()) first.try_emplace(c.content.microbatch, line, c);
     });
     if (given) return *given;
@@ -320,7 +320,7 @@ class csv_reader {
       cells_.push(action);
       if (!rest.empty())
         complain(
-            "nothing after " + std::string(text.substr(0, text.size() - rest.size())) +
+            joined("nothing after ") + text.substr(0, text.size() - rest.size()) +
             (rest.find_first_of(",;\t") == std::string_view::npos ? "" : separator_note(from)));
       return;
     }
@@ -351,7 +351,7 @@ class csv_reader {
     auto const* const name = separator_ == ','   ? "commas"
                              : separator_ == ';' ? "semicolons"
                                                  : "tabs";
-    return std::string("; in this text, ") + name + " separate cells";
+    return joined("; in this text, ", name, " separate cells");
   }
 
   // Reads one action, and leaves in `rest` what stands after it.
@@ -433,8 +433,8 @@ class csv_reader {
         refuse(
             line,
             c,
-            "stage " + std::to_string(c.content.stage) + " on one rank only; line " +
-                std::to_string(at->second.first + 1 + skipped_lines_) + " has it too");
+            joined("stage ") + c.content.stage + " on one rank only; line " +
+                (at->second.first + 1 + skipped_lines_) + " has it too");
     });
     count_without_gap(first, "stage");
     std::vector<int> rank_of;
@@ -450,9 +450,8 @@ class csv_reader {
       refuse(
           ranks_ - 1,
           none,
-          std::to_string(passes) + " passes in all",
-          "at least " + std::to_string(least) +
-              ", one for each stage and microbatch that the cells show");
+          joined(passes, " passes in all"),
+          joined("at least ", least, ", one for each stage and microbatch that the cells show"));
   }
 
   int count_without_gap(
@@ -463,8 +462,7 @@ class csv_reader {
         refuse(
             at.first,
             at.second,
-            "a cell with " + name + " " + std::to_string(count) +
-                " too; they are numbered without a gap");
+            joined("a cell with ", name, " ", count, " too; they are numbered without a gap"));
       ++count;
     }
     return count;
@@ -482,9 +480,9 @@ class csv_reader {
 
   [[noreturn]] void refuse(
       int line, std::int64_t column, std::string const& found, std::string const& expected) const {
-    auto text = "line " + std::to_string(line + 1 + skipped_lines_);
-    if (column != none) text += ", cell " + std::to_string(column + 1);
-    throw error(errc::bad_format, text + ": found " + found + "; expected " + expected);
+    std::string text = joined("line ", line + 1 + skipped_lines_);
+    if (column != none) text += joined(", cell ", column + 1);
+    throw error(errc::bad_format) + text + ": found " + found + "; expected " + expected;
   }
 
   bool passes_only_;

@@ -71,10 +71,8 @@ inline void check_drawable(timeline const& line) {
     for (std::size_t i = 0; i < line[rank].size(); ++i) {
       auto const& timed = line[rank][i];
       auto refuse = [&](char const* text) {
-        throw error(
-            errc::bad_argument,
-            to_string(timed.pass) + " " + text,
-            {.rank = rank, .position = static_cast<std::int64_t>(i)});
+        throw error(errc::bad_argument, {.rank = rank, .position = static_cast<std::int64_t>(i)}) +
+            to_string(timed.pass) + " " + text;
       };
       if (!is_known(timed.pass.kind)) refuse("has no such kind of pass");
       if (timed.pass.stage < 0 || timed.pass.microbatch < 0) refuse("has a negative id");

@@ -35,10 +35,8 @@ class chrome_trace {
     for (auto const& named : lines)
       for (auto const& timed : named.line.all())
         if (timed.pass.stage >= problem->stages())
-          throw error(
-              errc::bad_argument,
-              "trace: " + to_string(timed.pass) + " of '" + named.name +
-                  "' is on a stage that the problem does not have");
+          throw error(errc::bad_argument) + "trace: " + to_string(timed.pass) + " of '" +
+              named.name + "' is on a stage that the problem does not have";
   }
 
   [[nodiscard]] std::string write() {
@@ -86,14 +84,10 @@ class chrome_trace {
     auto const has_pairs = [](timed_pass const& timed) { return timed.pass.is_paired; };
     next_lane_ += std::ranges::any_of(named.line.all(), has_pairs) ? 2 * ranks_ : ranks_;
     for (int rank = 0; rank < named.line.ranks(); ++rank) {
-      auto const title =
-          (named.name.empty() ? "" : named.name + " ") + "rank " + std::to_string(rank);
+      std::string const title = joined(named.name.empty() ? "" : named.name + " ", "rank ", rank);
       describe("process_name", rank, compute_lane(rank), "\"name\":" + json_text(one_line(title)));
       describe(
-          "process_sort_index",
-          rank,
-          compute_lane(rank),
-          "\"sort_index\":" + std::to_string(process(rank)));
+          "process_sort_index", rank, compute_lane(rank), joined("\"sort_index\":", process(rank)));
       name_lane(rank, compute_lane(rank), "compute", 0);
       auto const row = named.line[rank];
       if (std::ranges::any_of(row, has_pairs))
@@ -106,8 +100,7 @@ class chrome_trace {
               rank,
               compute_lane(rank),
               row[i].start,
-              "\"name\":\"memory\",\"args\":{\"in use\":" + std::to_string(named.memory[rank][i]) +
-                  "}");
+              joined("\"name\":\"memory\",\"args\":{\"in use\":", named.memory[rank][i], "}"));
       }
     }
   }
@@ -148,8 +141,8 @@ class chrome_trace {
   // An arrow binds to the slice around it, so it leaves just before its producer ends.
   void write_message(message const& m, std::vector<sending_lane>& lanes) {
     auto const& made = m.from.timed;
-    auto const arrow = "\"name\":\"message\",\"cat\":\"message\",\"bp\":\"e\",\"id\":" +
-                       std::to_string(++last_arrow_);
+    std::string const arrow =
+        joined("\"name\":\"message\",\"cat\":\"message\",\"bp\":\"e\",\"id\":", ++last_arrow_);
     event(
         "s",
         m.from.rank,
@@ -203,14 +196,13 @@ class chrome_trace {
       return lane;
     }
     lanes.push_back({next_lane_++, m.arrival});
-    name_lane(
-        m.from.rank, lanes.back().lane, "to rank " + std::to_string(m.to.rank), 1 + m.to.rank);
+    name_lane(m.from.rank, lanes.back().lane, joined("to rank ", m.to.rank), 1 + m.to.rank);
     return lanes.back().lane;
   }
 
   void name_lane(int rank, int lane, std::string const& title, int order) {
     describe("thread_name", rank, lane, "\"name\":" + json_text(one_line(title)));
-    describe("thread_sort_index", rank, lane, "\"sort_index\":" + std::to_string(order));
+    describe("thread_sort_index", rank, lane, joined("\"sort_index\":", order));
   }
 
   void describe(std::string const& kind, int rank, int lane, std::string const& value) {
@@ -225,10 +217,9 @@ class chrome_trace {
         rank,
         lane,
         start,
-        "\"dur\":" + microseconds(end - start) + ",\"name\":\"" + std::string(to_string(p.kind)) +
-            " " + std::to_string(p.microbatch) + "\",\"cat\":\"" + category +
-            "\",\"args\":{\"stage\":" + std::to_string(p.stage) +
-            ",\"microbatch\":" + std::to_string(p.microbatch) + "}");
+        joined("\"dur\":") + microseconds(end - start) + ",\"name\":\"" + to_string(p.kind) + " " +
+            p.microbatch + "\",\"cat\":\"" + category + "\",\"args\":{\"stage\":" + p.stage +
+            ",\"microbatch\":" + p.microbatch + "}");
   }
 
   void event(std::string_view phase, int rank, int lane, ticks time, std::string const& rest) {

@@ -33,11 +33,9 @@ namespace detail {
 /// @throws error (bad_argument) if it is one
 inline void require_known_to_pytorch(instruction const& i) {
   if (i.kind == instruction_kind::recompute)
-    throw error(
-        errc::bad_argument,
-        to_string(i) +
-            ": PyTorch's pipelining runtime has no R; plan without it, and let the stage's module "
-            "recompute");
+    throw error(errc::bad_argument) + to_string(i) +
+        ": PyTorch's pipelining runtime has no R; plan without it, and let the stage's module "
+        "recompute";
 }
 
 /// Finds the cells of a rank's line. Its program has to be right.
@@ -73,7 +71,7 @@ class pytorch_line {
 
  private:
   void add(std::int32_t stage, char const* letters) {
-    parts_.push_back({{}, std::to_string(stage) + letters});
+    parts_.push_back({{}, joined(stage, letters)});
   }
 
   void add_wait(instruction const& send) {
@@ -121,11 +119,9 @@ class pytorch_line {
 ZBPP_INLINE void require_right_for_pytorch(program const& code) {
   for (auto const& found : verify(code, channel_layout::one_per_rank))
     if (!is_remark(found.fault))
-      throw error(
-          errc::refused_program,
+      throw error(errc::refused_program, found.location) +
           "PyTorch's runtime could not run the program, " + to_string(found) +
-              "; lower the schedule with .layout = channel_layout::one_per_rank",
-          found.location);
+          "; lower the schedule with .layout = channel_layout::one_per_rank";
 }
 
 [[nodiscard]] ZBPP_INLINE bool are_overlapped(
@@ -152,7 +148,7 @@ void add_line(std::string& text, std::size_t count, csv_options options, At at) 
       add_cell(text += ';', at(++i).content);
       text.append(")").append(csv_pair_name);
     } else if (part.content.is_paired) {
-      throw error(errc::bad_argument, to_string(part.content) + ": " + std::string(pair_rule));
+      throw error(errc::bad_argument) + to_string(part.content) + ": " + pair_rule;
     } else {
       add_cell(text, part.content);
     }

@@ -74,9 +74,7 @@ class explanation_text {
 
  private:
   [[nodiscard]] std::string number(ticks t) const { return fixed_text(t, unit_, 3); }
-  [[nodiscard]] std::string time(ticks t) const {
-    return number(t) + " " + std::string(to_string(unit_));
-  }
+  [[nodiscard]] std::string time(ticks t) const { return joined(number(t), " ", to_string(unit_)); }
 
   [[nodiscard]] std::string accounts() const {
     auto const columns = account_columns(step_.has_messages);
@@ -117,9 +115,9 @@ class explanation_text {
       sent_late += p.sent_late;
       messages += p.waited - late - p.sent_late;
     }
-    auto text = "critical path, " + std::to_string(step_.critical.size()) + " passes:";
+    std::string text = joined("critical path, ", step_.critical.size(), " passes:");
     for (auto const& [rank, took, longer] : parts)
-      text += " rank " + std::to_string(rank) + " " + time(took) +
+      text += joined(" rank ") + rank + " " + time(took) +
               (longer > 0 ? " (" + number(longer) + " longer)" : "") + ",";
     if (step_.has_messages) text += " sent late " + time(sent_late) + ",";
     if (optimizer > 0) text += " optimizer " + time(optimizer) + ",";
@@ -129,7 +127,7 @@ class explanation_text {
   [[nodiscard]] std::string delays() const {
     std::string text;
     for (auto const& d : step_.worst) {
-      auto const pass = to_string(d.pass) + " on rank " + std::to_string(d.rank);
+      std::string const pass = joined(to_string(d.pass), " on rank ", d.rank);
       auto const longer = " took " + time(d.took) + " for " + number(d.planned) + "; at that";
       auto const late = time(d.took) + " late; without that";
       switch (d.kind) {
@@ -150,8 +148,7 @@ class explanation_text {
     };
     auto const most = std::ranges::max_element(step_.ranks, {}, &rank_account::gain);
     if (most != step_.ranks.end())
-      add("the passes of rank " + std::to_string(most - step_.ranks.begin()) + " as planned",
-          most->gain);
+      add(joined("the passes of rank ", most - step_.ranks.begin(), " as planned"), most->gain);
     add("messages as stated", step_.message_gain);
     add("messages sent at once", step_.send_gain);
     add("no late starts", step_.host_gain);
@@ -178,11 +175,11 @@ ZBPP_INLINE std::string changes_text(
     signed_text += fixed_text(to - from, unit, 3);
     return signed_text;
   };
-  auto text =
-      "step " + change(before.measured, after.measured) + " " + std::string(to_string(unit));
+  std::string text =
+      detail::joined("step ", change(before.measured, after.measured), " ", to_string(unit));
   if (before.measured > 0) {
     auto const grown = after.measured - before.measured;
-    text += std::string(", ") + (grown > 0 ? "+" : "") +
+    text += detail::joined(", ") + (grown > 0 ? "+" : "") +
             fixed_text(detail::percent_of(grown, before.measured), 1) + " %";
   }
   auto const columns = detail::account_columns(before.has_messages || after.has_messages);

@@ -37,7 +37,7 @@ using file_handle = std::unique_ptr<std::FILE, file_closer>;
 
 [[noreturn]] ZBPP_INLINE void io_failed(
     std::string const& name, char const* action, std::error_code reason) {
-  throw error(errc::io_failed, name + ": " + action + ": " + reason.message());
+  throw error(errc::io_failed) + name + ": " + action + ": " + reason.message();
 }
 [[noreturn]] ZBPP_INLINE void io_failed(
     std::filesystem::path const& path, char const* action, std::error_code reason) {
@@ -83,10 +83,8 @@ open_beside(std::filesystem::path const& path, std::filesystem::path& temporary)
     if (first != EOF)
       std::ungetc(first, file.get());
     else if (std::feof(file.get()) != 0)
-      throw error(
-          errc::io_failed,
-          path.string() + ": cannot be read: it is a pipe that nobody writes to; start the writer "
-                          "first");
+      throw error(errc::io_failed) + path.string() +
+          ": cannot be read: it is a pipe that nobody writes to; start the writer first";
     std::clearerr(file.get());
   }
   ::fcntl(opened, F_SETFL, 0);  // from here on, the writer may be slow
@@ -104,10 +102,8 @@ ZBPP_INLINE std::string read_stream(std::FILE* from, std::string const& name, st
   std::array<char, 65536> block;
   while (auto const got = std::fread(block.data(), 1, block.size(), from)) {
     if (got > most - text.size())
-      throw error(
-          errc::io_failed,
-          name + ": found more than " + std::to_string(most) +
-              " bytes; expected at most that many");
+      throw error(errc::io_failed) + name + ": found more than " + most +
+          " bytes; expected at most that many";
     text.append(block.data(), got);
   }
   if (std::ferror(from) != 0) detail::io_failed(name, "cannot be read", detail::last_error());

@@ -86,11 +86,9 @@ class chart_drawing {
     for (std::size_t i = 0; i < labels.size(); ++i) {
       bool const ascends = i == 0 || labels[i - 1].value < labels[i].value;
       if (ascends && stands_on(axis, labels[i].value)) continue;
-      throw error(
-          errc::bad_argument,
-          "chart: label " + std::to_string(i) + " of '" + one_line(axis.title) + "' is at " +
-              number_text(labels[i].value) +
-              "; labels need ascending values, above 0 on a logarithmic axis");
+      throw error(errc::bad_argument) + "chart: label " + i + " of '" + one_line(axis.title) +
+          "' is at " + number_text(labels[i].value) +
+          "; labels need ascending values, above 0 on a logarithmic axis";
     }
   }
 
@@ -259,8 +257,8 @@ class chart_drawing {
     auto const explain = [&](std::string const& words, char const* kind) {
       if (words.empty()) return;
       auto const here = place(words, 16);
-      body_ += "<circle class=\"meaning " + std::string(kind) + "\" cx=\"" + px(here + 6) +
-               "\" cy=\"" + px(top_) + "\" r=\"4.2\"/>\n";
+      body_ += joined("<circle class=\"meaning ") + kind + "\" cx=\"" + px(here + 6) + "\" cy=\"" +
+               px(top_) + "\" r=\"4.2\"/>\n";
     };
     explain(chart_.filled_meaning, "full");
     explain(chart_.hollow_meaning, "open");

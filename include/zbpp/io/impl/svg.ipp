@@ -92,8 +92,8 @@ class svg_drawing {
     auto const top = y;
     for (int rank = 0; rank < line.ranks(); ++rank, y += options_.row_height) {
       text(left_ - 8, y + options_.row_height / 2 + 4, "r", "rank " + std::to_string(rank));
-      body_ += "<g font-size=\"" + std::to_string(font_) + "\" transform=\"translate(" +
-               std::to_string(left_) + " " + std::to_string(y) + ")\">\n";
+      body_ +=
+          joined("<g font-size=\"", font_, "\" transform=\"translate(", left_, " ", y, ")\">\n");
       auto const whole = options_.row_height - gap_;
       box("bubble", windows[index(rank)].begin, windows[index(rank)].end, "", 0, whole);
       auto const row = line[rank];
@@ -128,7 +128,7 @@ class svg_drawing {
     box("sum",
         sum.start,
         sum.end,
-        "gradients of stage " + std::to_string(sum.stage) +
+        joined("gradients of stage ") + sum.stage +
             " over replicas: " + number_text(sum.start, unit_) + " to " + time_text(sum.end, unit_),
         height - bar,
         bar);
@@ -138,8 +138,7 @@ class svg_drawing {
   // Along each pass in the middle of its row, and straight to the next one.
   void draw_path(std::vector<rank_span> const& path, int top) {
     has_path_ = true;
-    body_ += "<path class=\"path\" transform=\"translate(" + std::to_string(left_) + " " +
-             std::to_string(top) + ")\" d=\"";
+    body_ += joined("<path class=\"path\" transform=\"translate(", left_, " ", top, ")\" d=\"");
     for (std::size_t i = 0; i < path.size(); ++i) {
       auto const middle =
           px(100 * (std::int64_t{path[i].rank} * options_.row_height) +
@@ -157,10 +156,10 @@ class svg_drawing {
     auto const kind = static_cast<std::size_t>(timed.pass.kind);
     used_[kind] = true;
     auto const number = std::to_string(timed.pass.microbatch);
-    auto const title = std::string(to_string(timed.pass.kind)) + " " + number + " on stage " +
-                       std::to_string(timed.pass.stage) + ": " + number_text(timed.start, unit_) +
-                       " to " + time_text(timed.end, unit_) + ", " +
-                       time_text(timed.end - timed.start, unit_);
+    std::string const title = joined(to_string(timed.pass.kind)) + " " + number + " on stage " +
+                              timed.pass.stage + ": " + number_text(timed.start, unit_) + " to " +
+                              time_text(timed.end, unit_) + ", " +
+                              time_text(timed.end - timed.start, unit_);
     auto const whole = options_.row_height - gap_;
     auto const top = timed.pass.is_paired ? whole / 2 : 0;
     auto const height = begins_pair ? whole / 2 : whole - top;
@@ -175,9 +174,9 @@ class svg_drawing {
   void draw_update(rank_update const& update) {
     has_updates_ = true;
     auto const mark = [&](std::string const& style, ticks time, std::string const& words) {
-      body_ += "<path class=\"" + style + "\" d=\"M" + px(x(time)) + " -1v" +
-               std::to_string(options_.row_height) + "\"><title>" + words + ": " +
-               time_text(time, unit_) + "</title></path>";
+      body_ += joined("<path class=\"") + style + "\" d=\"M" + px(x(time)) + " -1v" +
+               options_.row_height + "\"><title>" + words + ": " + time_text(time, unit_) +
+               "</title></path>";
     };
     mark("known", update.validated, "norm of all gradients known");
     mark("step", update.stepped, update.is_early ? "optimizer step, early" : "optimizer step");
@@ -185,7 +184,7 @@ class svg_drawing {
   }
 
   [[nodiscard]] static std::string style(std::size_t kind, int chunk) {
-    return std::string(to_string(static_cast<pass_kind>(kind))) + std::to_string(chunk);
+    return joined(to_string(static_cast<pass_kind>(kind)), chunk);
   }
 
   void box(
@@ -195,14 +194,14 @@ class svg_drawing {
       std::string const& title,
       int top,
       int height) {
-    body_ += "<path class=\"" + style + "\" d=\"M" + px(x(begin)) + " " + std::to_string(top) +
-             "H" + px(x(end)) + "v" + std::to_string(height) + "H" + px(x(begin)) + "z\"";
+    body_ += joined("<path class=\"") + style + "\" d=\"M" + px(x(begin)) + " " + top + "H" +
+             px(x(end)) + "v" + height + "H" + px(x(begin)) + "z\"";
     body_ += title.empty() ? "/>" : "><title>" + title + "</title></path>";
   }
 
   void text(int at_x, int at_y, std::string_view style, std::string_view content) {
-    body_ += "<text class=\"o " + std::string(style) + "\" x=\"" + std::to_string(at_x) +
-             "\" y=\"" + std::to_string(at_y) + "\">" + std::string(content) + "</text>\n";
+    body_ += joined("<text class=\"o ") + style + "\" x=\"" + at_x + "\" y=\"" + at_y + "\">" +
+             content + "</text>\n";
   }
 
   // Ticks at 1, 2 or 5 times a power of ten, about one every 100 pixels.
@@ -210,12 +209,11 @@ class svg_drawing {
     auto const most = std::max(1, (options_.width - left_) / 100);
     ticks step = 1;
     for (int i = 0; longest_ / step > most; ++i) step = i % 3 == 1 ? step / 2 * 5 : step * 2;
-    body_ += "<path class=\"axis\" d=\"M" + std::to_string(left_) + " " + std::to_string(y) + "h" +
-             px(x(longest_)) + "\"/>\n";
+    body_ += joined("<path class=\"axis\" d=\"M", left_, " ", y, "h", px(x(longest_)), "\"/>\n");
     for (ticks time = 0; time <= longest_; time += step) {
       auto const at = px(100 * left_ + x(time));
-      body_ += "<path class=\"axis\" d=\"M" + at + " " + std::to_string(y) +
-               "v4\"/><text class=\"o t\" x=\"" + at + "\" y=\"" + std::to_string(y + 16) + "\">" +
+      body_ += joined("<path class=\"axis\" d=\"M") + at + " " + y +
+               "v4\"/><text class=\"o t\" x=\"" + at + "\" y=\"" + (y + 16) + "\">" +
                time_text(time, unit_) + "</text>\n";
       if (longest_ - time < step) break;
     }
@@ -224,16 +222,14 @@ class svg_drawing {
   void draw_legend(int y) {
     auto at = left_;
     auto entry = [&](std::string const& style, std::string_view words) {
-      body_ += "<path class=\"" + style + "\" d=\"M" + std::to_string(at) + " " +
-               std::to_string(y - 11) + "h14v13h-14z\"/>";
+      body_ += joined("<path class=\"", style, "\" d=\"M", at, " ", y - 11, "h14v13h-14z\"/>");
       at += 14;
       if (words.empty()) return;
       text(at + 6, y, "", words);
       at += 26 + 6 * static_cast<int>(words.size());
     };
     auto const line_entry = [&](std::string const& style, std::string_view words) {
-      body_ += "<path class=\"" + style + "\" d=\"M" + std::to_string(at + 7) + " " +
-               std::to_string(y - 12) + "v15\"/>";
+      body_ += joined("<path class=\"", style, "\" d=\"M", at + 7, " ", y - 12, "v15\"/>");
       text(at + 20, y, "", words);
       at += 40 + 6 * static_cast<int>(words.size());
     };
@@ -262,10 +258,10 @@ class svg_drawing {
   }
 
   [[nodiscard]] std::string head(int height) const {
-    auto const size = std::to_string(options_.width) + "\" height=\"" + std::to_string(height);
+    std::string const size = joined(options_.width, "\" height=\"", height);
     std::string result =
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + size + "\" viewBox=\"0 0 " +
-        std::to_string(options_.width) + " " + std::to_string(height) + "\">\n<style>\n" +
+        joined("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"") + size + "\" viewBox=\"0 0 " +
+        options_.width + " " + height + "\">\n<style>\n" +
         "text{font-family:sans-serif;fill:#222;text-anchor:middle;pointer-events:none}\n"
         "path{stroke:#fff;stroke-width:.7}\n"
         ".o{font-size:12px;text-anchor:start}.n{font-weight:bold}\n"
@@ -290,12 +286,12 @@ class svg_drawing {
         if (both) gradients += gradient(name, colour(1, chunk), colour(2, chunk));
       }
     }
-    return result +
+    return joined(result) +
            "\n</style>\n<defs><pattern id=\"hatch\" width=\"5\" height=\"5\" "
            "patternUnits=\"userSpaceOnUse\"><path d=\"M0 0h5v5h-5z\" fill=\"#f5f5f5\" "
            "stroke=\"none\"/><path d=\"M0 5L5 0\" style=\"stroke:#bbb\"/></pattern>" +
-           gradients + "</defs>\n<path d=\"M0 0h" + std::to_string(options_.width) + "v" +
-           std::to_string(height) + "H0z\" fill=\"#fff\"/>\n";
+           gradients + "</defs>\n<path d=\"M0 0h" + options_.width + "v" + height +
+           "H0z\" fill=\"#fff\"/>\n";
   }
 
   [[nodiscard]] static std::string gradient(

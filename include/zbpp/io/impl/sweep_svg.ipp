@@ -22,10 +22,8 @@ ZBPP_INLINE void check_samples(sweep_curve const& curve) {
   bytes before = 0;
   for (auto const& sample : curve.samples) {
     auto refuse = [&](char const* reason) {
-      throw error(
-          errc::bad_argument,
-          "sweep: '" + one_line(curve.name) + "' at limit " + std::to_string(sample.memory_limit) +
-              ": " + reason);
+      throw error(errc::bad_argument) + "sweep: '" + one_line(curve.name) + "' at limit " +
+          sample.memory_limit + ": " + reason;
     };
     if (sample.memory_limit < before) refuse("limits ascend, from 0 on");
     if (sample.memory_limit > bytes{1} << 60) refuse("limits go up to 2^60; use a coarser unit");
@@ -42,7 +40,7 @@ ZBPP_INLINE void check_samples(sweep_curve const& curve) {
   return {
       static_cast<double>(from.memory_limit),
       100 * from.bubble_rate,
-      curve.name + ", limit " + std::to_string(from.memory_limit) + ": bubble rate " +
+      joined(curve.name) + ", limit " + from.memory_limit + ": bubble rate " +
           percent(from.bubble_rate) +
           (from.is_optimal ? ", proved optimal" : ", at least " + percent(from.lower_bound)),
       !from.is_optimal};

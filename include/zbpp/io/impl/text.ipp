@@ -95,7 +95,7 @@ ZBPP_INLINE std::string time_text(ticks time, time_unit unit) {
 ZBPP_INLINE std::string seconds_text(std::chrono::milliseconds time) {
   auto const spent = std::max<std::int64_t>(time.count(), 0);
   auto const tenths = spent / 100 + spent % 100 / 50;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+  return detail::joined(tenths / 10, ".", tenths % 10, " s");
 }
 
 ZBPP_INLINE std::string one_line(std::string_view text, std::size_t most) {

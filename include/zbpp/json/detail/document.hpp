@@ -153,7 +153,7 @@ class value {
       place = member;
     });
     for (std::size_t i = 0; i < required; ++i)
-      if (!found[i]) refuse("no key '" + std::string(names[i]) + "'", list(names));
+      if (!found[i]) refuse(zbpp::detail::joined("no key '", names[i], "'"), list(names));
     return found;
   }
 

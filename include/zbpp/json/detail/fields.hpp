@@ -97,7 +97,7 @@ struct scaled_number {
   // nlohmann-json before 3.12 puts the point of the C locale that is set into the texts of numbers.
   for (auto& c : plain)
     if (!decimal_text::is_digit(c)) c = '.';
-  plain += 'e' + std::to_string(number.exponent + power);
+  plain += zbpp::detail::joined('e', number.exponent + power);
   double value = 0;
   auto const parsed = std::from_chars(plain.data(), plain.data() + plain.size(), value);
   if (parsed.ec != std::errc{}) return std::nullopt;
@@ -111,7 +111,7 @@ struct scaled_number {
   auto const shortest =
       std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::scientific);
   decimal_text const number({text.data(), shortest.ptr});
-  return std::string(number.mantissa) + "e" + std::to_string(number.exponent - power);
+  return zbpp::detail::joined(number.mantissa, "e", number.exponent - power);
 }
 
 /// What is expected where a file asks for `offload` or `reload`.
@@ -125,7 +125,7 @@ inline constexpr auto const* not_offloaded =
         number && number->exact && number->value >= low && number->value <= high)
       return number->value;
   if (low == high) from.refuse(std::to_string(low));
-  from.refuse("a whole number from " + std::to_string(low) + " to " + std::to_string(high));
+  from.refuse(zbpp::detail::joined("a whole number from ", low, " to ", high));
 }
 
 /// @return a size in the file's unit, at least 0
@@ -139,8 +139,7 @@ inline constexpr auto const* not_offloaded =
     if (auto const number = scaled(from.text(), power_of(unit))) return number->value;
   constexpr auto most = std::numeric_limits<ticks>::max();
   from.refuse(
-      "a time from 0 to " + std::to_string(most / ticks_in(unit)) + " " +
-      std::string(to_string(unit)));
+      zbpp::detail::joined("a time from 0 to ", most / ticks_in(unit), " ", to_string(unit)));
 }
 
 /// @return a number of at least 0, multiplied by 10^`power`; `expected` says in messages what it is

@@ -122,7 +122,7 @@ class trace_reader {
     auto const done = pass_of(name, arguments, paired_.contains({number, whole(thread, 0, most)}));
     auto& row = processes_[of->second].row;
     if (done.is_paired && (row.empty() || !zbpp::detail::may_pair(row.back().pass, done)))
-      thread.refuse_as(to_string(done) + ": " + std::string(zbpp::detail::pair_rule));
+      thread.refuse_as(zbpp::detail::joined(to_string(done), ": ", zbpp::detail::pair_rule));
     constexpr auto unit = time_unit::microseconds;
     auto const start = time(ts, unit);
     auto const took = time(dur, unit);
@@ -145,7 +145,7 @@ class trace_reader {
         static_cast<std::int32_t>(whole(stage, 0, most)),
         static_cast<std::int32_t>(whole(microbatch, 0, most)),
         is_paired};
-    auto const number = " " + std::to_string(done.microbatch);
+    std::string const number = zbpp::detail::joined(" ", done.microbatch);
     for (auto const& traits : pass_table) {
       if (!is_word(name, std::string(traits.letters) + number)) continue;
       done.kind = traits.kind;
@@ -178,7 +178,7 @@ class trace_reader {
     for (auto const& [rank, from] : group) {
       if (rank != made.line.ranks())
         from->title.refuse(
-            "rank " + std::to_string(rank) + " without rank " + std::to_string(made.line.ranks()),
+            zbpp::detail::joined("rank ", rank, " without rank ", made.line.ranks()),
             "all ranks of a timeline, from 0");
       for (auto const& timed : from->row) made.line.push(timed);
       made.line.end_row();

@@ -48,7 +48,7 @@ class claim_check {
       add("bubble_rate", number_text(said_.bubble_rate), number_text(found.bubble_rate));
     for (std::size_t rank = 0; rank < found.peak_memory.size(); ++rank)
       if (auto const peak = said_.peak_memory[rank]; peak != found.peak_memory[rank])
-        add("rank " + std::to_string(rank) + ": peak_memory",
+        add(zbpp::detail::joined("rank ", rank, ": peak_memory"),
             std::to_string(peak),
             std::to_string(found.peak_memory[rank]));
     if (said_.lower_bound > found.lower_bound)

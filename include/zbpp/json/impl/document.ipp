@@ -73,8 +73,8 @@ class document::builder final : public nlohmann::json_sax<nlohmann::json> {
 
   bool add(value_kind kind, std::string_view text) {
     if (to_.nodes_.size() == most_values) {
-      refusal_ =
-          "found more than " + std::to_string(most_values) + " values; expected at most that many";
+      refusal_ = zbpp::detail::joined("found more than ") + most_values +
+                 " values; expected at most that many";
       return false;
     }
     node made;
@@ -93,7 +93,7 @@ class document::builder final : public nlohmann::json_sax<nlohmann::json> {
 
   bool open(value_kind kind) {
     if (open_.size() == most_levels) {
-      refusal_ = "found more than " + std::to_string(most_levels) +
+      refusal_ = zbpp::detail::joined("found more than ") + most_levels +
                  " brackets within each other; expected at most that many";
       return false;
     }
@@ -120,23 +120,21 @@ ZBPP_INLINE document::document(std::string_view text, std::string name) : name_(
   check_bytes(text);
   builder build(*this, text);
   if (!nlohmann::json::sax_parse(text.data(), text.data() + text.size(), &build))
-    throw error(errc::bad_format, name_ + ": " + build.refusal());
+    throw error(errc::bad_format) + name_ + ": " + build.refusal();
 }
 
 // Refuses what the parser takes for the end of the text, a NUL byte, and what it would spend
 // minutes on: a number of a size that none has.
 ZBPP_INLINE void document::check_bytes(std::string_view text) const {
   auto refuse = [&](std::string const& expected) {
-    throw error(errc::bad_format, name_ + ": " + expected);
+    throw error(errc::bad_format) + name_ + ": " + expected;
   };
   if (text.size() > largest_text)
-    refuse(
-        "found " + std::to_string(text.size()) + " bytes; expected at most " +
-        std::to_string(largest_text));
+    refuse(zbpp::detail::joined("found ", text.size(), " bytes; expected at most ", largest_text));
   if (auto const other = zbpp::detail::foreign_encoding(text); !other.empty())
     refuse(
-        "line 1: found " + std::string(other) + "; expected " +
-        std::string(zbpp::detail::expected_instead_of(other)));
+        zbpp::detail::joined("line 1: found ") + other + "; expected " +
+        zbpp::detail::expected_instead_of(other));
   if (auto const nul = text.find('\0'); nul != std::string_view::npos)
     refuse(place(text, nul) + ": found a NUL byte; expected JSON, which has none");
   std::size_t digits = 0;
@@ -154,8 +152,8 @@ ZBPP_INLINE void document::check_bytes(std::string_view text) const {
     digits = in_number ? digits + 1 : 0;
     if (digits > most_digits)
       refuse(
-          place(text, i + 1 - digits) + ": found a number of more than " +
-          std::to_string(most_digits) + " characters; expected at most that many");
+          zbpp::detail::joined(place(text, i + 1 - digits)) + ": found a number of more than " +
+          most_digits + " characters; expected at most that many");
   }
 }
 
@@ -163,7 +161,7 @@ ZBPP_INLINE std::string document::place(std::string_view text, std::size_t posit
   auto const before = text.substr(0, position);
   auto const line = std::count(before.begin(), before.end(), '\n') + 1;
   auto const column = before.size() - (before.rfind('\n') + 1) + 1;
-  return "line " + std::to_string(line) + ", column " + std::to_string(column);
+  return zbpp::detail::joined("line ", line, ", column ", column);
 }
 
 ZBPP_INLINE void value::refuse(std::string const& expected) const { refuse(shown(), expected); }
@@ -174,13 +172,13 @@ ZBPP_INLINE void value::refuse(std::string const& found, std::string const& expe
 
 ZBPP_INLINE void value::refuse_as(std::string const& message) const {
   auto const position = path();
-  throw error(
-      errc::bad_format, all_->name_ + ": " + (position.empty() ? "" : position + ": ") + message);
+  throw error(errc::bad_format) + all_->name_ + ": " + (position.empty() ? "" : position + ": ") +
+      message;
 }
 
 ZBPP_INLINE std::string value::shown() const {
   switch (node().kind) {
-    case value_kind::array: return "an array of " + std::to_string(size());
+    case value_kind::array: return zbpp::detail::joined("an array of ", size());
     case value_kind::object: return "an object";
     case value_kind::string: return "'" + one_line(text(), 40) + "'";
     default: return one_line(text(), 40);
@@ -196,7 +194,7 @@ ZBPP_INLINE std::string value::path() const {
     return before + (before.empty() ? "" : ".") + one_line(all_->text(node().key), 40);
   std::size_t position = 0;
   for (auto next = node().parent + 1; next < at_; next = all_->nodes_[next].end) ++position;
-  return before + "[" + std::to_string(position) + "]";
+  return zbpp::detail::joined(before, "[", position, "]");
 }
 
 }  // namespace zbpp::json::detail

@@ -24,7 +24,7 @@ class explanation_writer {
 
   [[nodiscard]] std::string write(explanation const& step) const {
     fields top(unit_);
-    top.add("time_unit", '"' + std::string(to_string(unit_)) + '"');
+    top.add("time_unit", zbpp::detail::joined('"', to_string(unit_), '"'));
     top.add("planned", step.planned);
     top.add("measured", step.measured);
     top.add("ranks", array(step.ranks, [&](auto const& rank) { return account(rank); }));
@@ -45,13 +45,13 @@ class explanation_writer {
     explicit fields(time_unit unit) : unit_(unit) {}
 
     void add(std::string_view key, std::string const& text) {
-      members_.push_back('"' + std::string(key) + "\": " + text);
+      members_.push_back(zbpp::detail::joined('"', key, "\": ", text));
     }
     void add(std::string_view key, ticks time) { add(key, time_of(time, unit_)); }
     void add_flag(std::string_view key, bool flag) { add(key, flag ? "true" : "false"); }
     void add_pass(int rank, pass const& p) {
       add("rank", std::to_string(rank));
-      add("pass", '"' + std::string(to_string(p.kind)) + '"');
+      add("pass", zbpp::detail::joined('"', to_string(p.kind), '"'));
       add("stage", std::to_string(p.stage));
       add("microbatch", std::to_string(p.microbatch));
     }
@@ -112,7 +112,7 @@ class explanation_writer {
     object.add("end", p.end);
     object.add("planned", p.planned);
     object.add("waited", p.waited);
-    object.add("cause", '"' + std::string(to_string(p.cause)) + '"');
+    object.add("cause", zbpp::detail::joined('"', to_string(p.cause), '"'));
     object.add("sent_late", p.sent_late);
     object.add("taken_late", p.taken_late);
     return object.text();
@@ -121,7 +121,7 @@ class explanation_writer {
   [[nodiscard]] std::string delayed(delay const& d) const {
     fields object(unit_);
     object.add_pass(d.rank, d.pass);
-    object.add("kind", '"' + std::string(to_string(d.kind)) + '"');
+    object.add("kind", zbpp::detail::joined('"', to_string(d.kind), '"'));
     object.add("planned", d.planned);
     object.add("took", d.took);
     object.add("gain", d.gain);

@@ -90,14 +90,15 @@ class plan_reader {
       });
     if (!are_first_layers(first, stages))
       list.refuse(
-          "an array of " + std::to_string(stages) +
+          zbpp::detail::joined("an array of ") + stages +
           " that begins with 0 and ascends, the first layer of each stage");
     return first;
   }
 
   void read_ranks(value const& ranks, problem const& asked) {
     if (!ranks.is(value_kind::array) || ranks.size() != zbpp::detail::index(asked.ranks()))
-      ranks.refuse("an array of " + std::to_string(asked.ranks()) + ", one object for each rank");
+      ranks.refuse(
+          zbpp::detail::joined("an array of ", asked.ranks(), ", one object for each rank"));
     ranks.for_each([&](value const& rank) {
       constexpr std::array<std::string_view, 2> names{"peak_memory", "passes"};
       auto const [peak, passes] = rank.members(names, names.size());
@@ -111,8 +112,8 @@ class plan_reader {
     auto const least = std::int64_t{asked.stages()} * asked.microbatches();
     if (passes_.size() < zbpp::detail::index(least))
       ranks.refuse(
-          std::to_string(passes_.size()) + " passes",
-          "at least " + std::to_string(least) + ", one for each stage and microbatch");
+          zbpp::detail::joined(passes_.size(), " passes"),
+          zbpp::detail::joined("at least ", least, ", one for each stage and microbatch"));
   }
 
   void read_pass(value const& entry, problem const& asked) {
@@ -218,10 +219,8 @@ ZBPP_INLINE std::string write_plan(plan_report const& from, time_unit unit) {
   }
   text += "\n  ]\n}\n";
   if (text.size() > largest_text)
-    throw error(
-        errc::bad_argument,
-        "the plan takes " + std::to_string(text.size()) + " bytes of JSON; read_plan takes " +
-            std::to_string(largest_text) + " at most");
+    throw error(errc::bad_argument) + "the plan takes " + text.size() +
+        " bytes of JSON; read_plan takes " + largest_text + " at most";
   return text;
 }
 

@@ -66,9 +66,8 @@ plan_problem(problem problem, std::string_view name, search_settings const& sear
     }
     case planner_scope::layers: break;
   }
-  throw error(
-      errc::bad_argument,
-      std::string(chosen.name) + " needs layers; state the model as layers, not as stages");
+  throw error(errc::bad_argument) + chosen.name +
+      " needs layers; state the model as layers, not as stages";
 }
 
 ZBPP_INLINE void check_limits(plan_report const& plan) {
@@ -77,12 +76,9 @@ ZBPP_INLINE void check_limits(plan_report const& plan) {
     auto const peak = peaks[zbpp::detail::index(rank)];
     auto const limit = plan.problem.memory_limit(rank);
     if (!limit || peak <= *limit) continue;
-    throw error(
-        errc::unsupported_problem,
-        plan.policy + " needs " + std::to_string(peak) + ", its limit is " +
-            std::to_string(*limit) + "; the least limit that works for it on every rank is " +
-            std::to_string(*std::max_element(peaks.begin(), peaks.end())),
-        {.rank = rank});
+    throw error(errc::unsupported_problem, {.rank = rank}) + plan.policy + " needs " + peak +
+        ", its limit is " + *limit + "; the least limit that works for it on every rank is " +
+        *std::max_element(peaks.begin(), peaks.end());
   }
 }
 

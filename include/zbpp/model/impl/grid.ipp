@@ -23,22 +23,18 @@ namespace zbpp {
 namespace detail {
 
 [[noreturn]] ZBPP_INLINE void refuse_grid(std::string const& text) {
-  throw error(errc::bad_argument, "the grid: " + text);
+  throw error(errc::bad_argument) + "the grid: " + text;
 }
 
 [[nodiscard]] ZBPP_INLINE std::string grid_product(grid const& sizes) {
-  return "pipeline " + std::to_string(sizes.pipeline) + " x data " + std::to_string(sizes.data) +
-         " x tensor " + std::to_string(sizes.tensor);
+  return joined("pipeline ", sizes.pipeline, " x data ", sizes.data, " x tensor ", sizes.tensor);
 }
 
 /// Checks the sizes of a grid, and fills in the number of replicas where it is 0.
 ZBPP_INLINE void check_sizes(grid& sizes, int ranks) {
-  if (ranks < 1) refuse_grid("the run has " + std::to_string(ranks) + " ranks; it needs 1 or more");
+  if (ranks < 1) refuse_grid(joined("the run has ", ranks, " ranks; it needs 1 or more"));
   auto const check = [](char const* name, int size, int least) {
-    if (size < least)
-      refuse_grid(
-          std::string(name) + " is " + std::to_string(size) + "; it must be " +
-          std::to_string(least) + " or more");
+    if (size < least) refuse_grid(joined(name, " is ", size, "; it must be ", least, " or more"));
   };
   check("pipeline", sizes.pipeline, 1);
   check("data", sizes.data, 0);
@@ -47,20 +43,17 @@ ZBPP_INLINE void check_sizes(grid& sizes, int ranks) {
   auto const replica = std::int64_t{sizes.pipeline} * sizes.tensor;
   if (ranks % replica != 0)
     refuse_grid(
-        "a replica has " + std::to_string(replica) + " ranks, pipeline " +
-        std::to_string(sizes.pipeline) + " x tensor " + std::to_string(sizes.tensor) +
-        ", which do not divide the " + std::to_string(ranks) + " ranks of the run");
+        joined("a replica has ") + replica + " ranks, pipeline " + sizes.pipeline + " x tensor " +
+        sizes.tensor + ", which do not divide the " + ranks + " ranks of the run");
   auto const replicas = static_cast<int>(ranks / replica);
   if (sizes.data == 0) sizes.data = replicas;
   if (sizes.data != replicas)
     refuse_grid(
-        grid_product(sizes) + " are " + std::to_string(replica * sizes.data) +
-        " ranks; the run has " + std::to_string(ranks) + ", so set data to " +
-        std::to_string(replicas) + ", or to 0");
+        joined(grid_product(sizes)) + " are " + (replica * sizes.data) + " ranks; the run has " +
+        ranks + ", so set data to " + replicas + ", or to 0");
   if (sizes.data % sizes.expert != 0)
     refuse_grid(
-        "expert is " + std::to_string(sizes.expert) + "; it must divide the " +
-        std::to_string(sizes.data) + " replicas");
+        joined("expert is ", sizes.expert, "; it must divide the ", sizes.data, " replicas"));
 }
 
 /// Says how large an axis is, by its name in `grid::order`; 0 for a name that is none.
@@ -84,19 +77,15 @@ ZBPP_INLINE void check_sizes(grid& sizes, int ranks) {
     auto const end = left.find('-');
     auto const name = left.substr(0, end);
     if (size_by_name(stated, name) == 0)
-      refuse(
-          "'" + std::string(name) + "' is no axis; they are tp, cp, ep, dp and pp, with - between");
-    if (std::ranges::find(names, name) != names.end())
-      refuse(std::string(name) + " stands there twice");
+      refuse(joined("'", name, "' is no axis; they are tp, cp, ep, dp and pp, with - between"));
+    if (std::ranges::find(names, name) != names.end()) refuse(joined(name, " stands there twice"));
     names.push_back(name);
     if (end == std::string_view::npos) break;
     left.remove_prefix(end + 1);
   }
   for (std::string_view name : {"tp", "dp", "pp", "ep"})
     if (size_by_name(stated, name) > 1 && std::ranges::find(names, name) == names.end())
-      refuse(
-          std::string(name) + " is missing, whose size is " +
-          std::to_string(size_by_name(stated, name)));
+      refuse(joined(name, " is missing, whose size is ", size_by_name(stated, name)));
   return names;
 }
 
@@ -110,7 +99,7 @@ ZBPP_INLINE void check_sizes(grid& sizes, int ranks) {
   for (auto at = std::min(expert, data) + 1; at < std::max(expert, data); ++at)
     if (size_by_name(stated, *at) > 1)
       refuse_grid(
-          "order is '" + stated.order + "'; " + std::string(*at) +
+          joined("order is '") + stated.order + "'; " + *at +
           " lies between ep and dp, but experts are spread over replicas, so put ep beside dp");
   return expert < data ? 1 : stated.data / stated.expert;
 }
@@ -163,10 +152,8 @@ ZBPP_INLINE int grid_layout::size(grid_axis axis) const noexcept { return line_o
 
 ZBPP_INLINE void grid_layout::check_rank(int rank) const {
   if (rank < 0 || rank >= ranks())
-    throw error(
-        errc::bad_argument,
-        "rank " + std::to_string(rank) + " is not in the grid; it has ranks 0 to " +
-            std::to_string(ranks() - 1));
+    throw error(errc::bad_argument) + "rank " + rank + " is not in the grid; it has ranks 0 to " +
+        (ranks() - 1);
 }
 
 ZBPP_INLINE grid_coordinates grid_layout::coordinates(int rank) const {
@@ -181,10 +168,8 @@ ZBPP_INLINE int grid_layout::rank_of(grid_coordinates const& at) const {
   int rank = 0;
   for (std::size_t axis = 0; axis < places.size(); ++axis) {
     if (places[axis] < 0 || places[axis] >= sizes_[axis])
-      throw error(
-          errc::bad_argument,
-          std::string("the coordinate ") + names[axis] + " is " + std::to_string(places[axis]) +
-              "; in this grid it is 0 to " + std::to_string(sizes_[axis] - 1));
+      throw error(errc::bad_argument) + "the coordinate " + names[axis] + " is " + places[axis] +
+          "; in this grid it is 0 to " + (sizes_[axis] - 1);
     rank += places[axis] * strides_[axis];
   }
   return rank;
@@ -222,16 +207,16 @@ ZBPP_INLINE std::vector<int> grid_layout::replica(int data) const {
 
 ZBPP_INLINE std::string to_string(grid_layout const& layout) {
   auto const& stated = layout.stated();
-  auto text = std::to_string(layout.ranks()) + " ranks, " + stated.order + ": " +
-              detail::grid_product(stated);
-  if (stated.expert > 1) text += ", experts over " + std::to_string(stated.expert) + " replicas";
+  std::string text =
+      detail::joined(layout.ranks(), " ranks, ", stated.order, ": ", detail::grid_product(stated));
+  if (stated.expert > 1) text += detail::joined(", experts over ", stated.expert, " replicas");
   std::string sum;
   std::vector<std::pair<int, std::string>> terms;
   for (auto axis : {grid_axis::tensor, grid_axis::data, grid_axis::pipeline}) {
     if (layout.size(axis) == 1) continue;
     auto const stride = layout.group(axis, 0)[1];
     terms.emplace_back(
-        stride, (stride == 1 ? "" : std::to_string(stride) + " ") + std::string(to_string(axis)));
+        stride, detail::joined(stride == 1 ? "" : std::to_string(stride) + " ", to_string(axis)));
   }
   std::ranges::sort(terms);
   for (auto const& term : terms) sum += (sum.empty() ? "" : " + ") + term.second;
@@ -243,7 +228,7 @@ ZBPP_INLINE std::string coordinates_text(grid_layout const& layout, int rank) {
   std::string text;
   auto const add = [&](grid_axis axis, char const* name, int coordinate) {
     if (layout.size(axis) == 1) return;
-    text += (text.empty() ? "" : ", ") + (name + (" " + std::to_string(coordinate)));
+    text += detail::joined(text.empty() ? "" : ", ", name, " ", coordinate);
   };
   add(grid_axis::pipeline, "pipeline", at.pipeline);
   add(grid_axis::data, "replica", at.data);
@@ -255,17 +240,15 @@ ZBPP_INLINE std::vector<std::string> names_in_grid(
     grid_layout const& layout, std::span<int const> ranks) {
   std::vector<std::string> names;
   for (int const rank : ranks)
-    names.push_back("rank " + std::to_string(rank) + " (" + coordinates_text(layout, rank) + ")");
+    names.push_back(detail::joined("rank ", rank, " (", coordinates_text(layout, rank), ")"));
   return names;
 }
 
 ZBPP_INLINE std::string tensor_groups_across_hosts(
     grid_layout const& layout, std::span<std::string const> hosts) {
   if (hosts.size() != detail::index(layout.ranks()))
-    throw error(
-        errc::bad_argument,
-        std::to_string(hosts.size()) + " hosts are named for " + std::to_string(layout.ranks()) +
-            " ranks; name the host of each rank");
+    throw error(errc::bad_argument) + hosts.size() + " hosts are named for " + layout.ranks() +
+        " ranks; name the host of each rank";
   auto const all = layout.groups(grid_axis::tensor);
   // The first rank of a group on another host than that of the group's first one.
   auto const on_another_host = [&](std::vector<int> const& group) {
@@ -278,12 +261,12 @@ ZBPP_INLINE std::string tensor_groups_across_hosts(
   };
   auto const first = std::ranges::find_if(all, spans_hosts);
   if (first == all.end()) return {};
-  auto const place = [&](int rank) {
-    return "rank " + std::to_string(rank) + " on " + hosts[detail::index(rank)];
+  auto const place = [&](int rank) -> std::string {
+    return detail::joined("rank ", rank, " on ", hosts[detail::index(rank)]);
   };
-  return std::to_string(std::ranges::count_if(all, spans_hosts)) + " of " +
-         std::to_string(all.size()) + " tensor groups lie on several hosts, such as " +
-         place(first->front()) + " and " + place(*on_another_host(*first)) +
+  return detail::joined(std::ranges::count_if(all, spans_hosts)) + " of " + all.size() +
+         " tensor groups lie on several hosts, such as " + place(first->front()) + " and " +
+         place(*on_another_host(*first)) +
          "; put tp first in the order, and as many ranks on each host as tensor divides";
 }
 

@@ -22,36 +22,25 @@ inline constexpr std::int64_t most_stages = std::int64_t{1} << 24;
 
 ZBPP_INLINE void check_stages(std::int64_t stages) {
   if (stages > most_stages)
-    throw error(
-        errc::bad_argument,
-        "the placement has " + std::to_string(stages) + " stages; at most " +
-            std::to_string(most_stages));
+    throw error(errc::bad_argument) + "the placement has " + stages + " stages; at most " +
+        most_stages;
 }
 
 ZBPP_INLINE void check_shape(int ranks, int chunks) {
   if (ranks < 1)
-    throw error(
-        errc::bad_argument,
-        "ranks is " + std::to_string(ranks) + "; a pipeline has at least 1 rank");
+    throw error(errc::bad_argument) + "ranks is " + ranks + "; a pipeline has at least 1 rank";
   if (chunks < 1)
-    throw error(
-        errc::bad_argument,
-        "chunks is " + std::to_string(chunks) + "; a rank has at least 1 chunk");
+    throw error(errc::bad_argument) + "chunks is " + chunks + "; a rank has at least 1 chunk";
   check_stages(std::int64_t{ranks} * chunks);
 }
 
 ZBPP_INLINE void check_microbatches(placement const& placement, int microbatches) {
   if (microbatches < 1)
-    throw error(
-        errc::bad_argument,
-        "microbatches is " + std::to_string(microbatches) + "; a step has at least 1");
+    throw error(errc::bad_argument) + "microbatches is " + microbatches + "; a step has at least 1";
   constexpr std::int64_t most = std::int64_t{1} << 27;
   if (std::int64_t{placement.stages()} * microbatches > most)
-    throw error(
-        errc::bad_argument,
-        "microbatches is " + std::to_string(microbatches) + "; with " +
-            std::to_string(placement.stages()) + " stages at most " +
-            std::to_string(most / placement.stages()));
+    throw error(errc::bad_argument) + "microbatches is " + microbatches + "; with " +
+        placement.stages() + " stages at most " + (most / placement.stages());
 }
 
 }  // namespace detail
@@ -61,11 +50,8 @@ ZBPP_INLINE placement::placement(std::vector<int> rank_of) : rank_of_(std::move(
   detail::check_stages(static_cast<std::int64_t>(rank_of_.size()));
   for (std::size_t s = 0; s < rank_of_.size(); ++s) {
     if (rank_of_[s] < 0 || detail::index(rank_of_[s]) >= rank_of_.size())
-      throw error(
-          errc::bad_argument,
-          "placement: stage " + std::to_string(s) + " is on rank " + std::to_string(rank_of_[s]) +
-              "; with " + std::to_string(rank_of_.size()) + " stages ranks go from 0 to " +
-              std::to_string(rank_of_.size() - 1));
+      throw error(errc::bad_argument) + "placement: stage " + s + " is on rank " + rank_of_[s] +
+          "; with " + rank_of_.size() + " stages ranks go from 0 to " + (rank_of_.size() - 1);
   }
   auto const ranks = detail::index(*std::max_element(rank_of_.begin(), rank_of_.end())) + 1;
   first_.assign(ranks + 1, 0);
@@ -76,10 +62,8 @@ ZBPP_INLINE placement::placement(std::vector<int> rank_of) : rank_of_(std::move(
   }
   for (std::size_t r = 0; r < ranks; ++r) {
     if (first_[r + 1] == 0)
-      throw error(
-          errc::bad_argument,
-          "placement: rank " + std::to_string(r) + " has no stage; every rank from 0 to " +
-              std::to_string(ranks - 1) + " needs one");
+      throw error(errc::bad_argument) + "placement: rank " + r +
+          " has no stage; every rank from 0 to " + (ranks - 1) + " needs one";
     first_[r + 1] += first_[r];
   }
   stages_.resize(rank_of_.size());

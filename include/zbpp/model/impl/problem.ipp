@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -67,35 +66,25 @@ problem::scaled_transfer_time(int from_stage, int to_stage, int microbatch) cons
 ZBPP_INLINE void problem::check() const {
   detail::check_microbatches(placement_, microbatches_);
   if (stages_.size() != detail::index(placement_.stages()))
-    throw error(
-        errc::bad_argument,
-        "costs are given for " + std::to_string(stages_.size()) + " stages; the placement has " +
-            std::to_string(placement_.stages()));
+    throw error(errc::bad_argument) + "costs are given for " + stages_.size() +
+        " stages; the placement has " + placement_.stages();
   for (int s = 0; s < stages(); ++s) costs(s).check(s);
   if (transfer_.ranks() != 0 && transfer_.ranks() != ranks())
-    throw error(
-        errc::bad_argument,
-        "transfer: the table is for " + std::to_string(transfer_.ranks()) +
-            " ranks; the placement has " + std::to_string(ranks()));
+    throw error(errc::bad_argument) + "transfer: the table is for " + transfer_.ranks() +
+        " ranks; the placement has " + ranks();
   if (memory_limits_.size() > 1 && memory_limits_.size() != detail::index(ranks()))
-    throw error(
-        errc::bad_argument,
-        "memory_limit has " + std::to_string(memory_limits_.size()) + " entries; give 1 or " +
-            std::to_string(ranks()));
+    throw error(errc::bad_argument) + "memory_limit has " + memory_limits_.size() +
+        " entries; give 1 or " + ranks();
   auto const tied = tied_stages();
   for (int s : tied)
     if (costs(s).tied != costs(tied.front()).tied)
-      throw error(
-          errc::bad_argument,
-          "tied is " + std::to_string(costs(s).tied) + "; stage " + std::to_string(tied.front()) +
-              " has the same weights, so give both the same size, not " +
-              std::to_string(costs(tied.front()).tied),
-          {.stage = s});
+      throw error(errc::bad_argument, {.stage = s}) + "tied is " + costs(s).tied + "; stage " +
+          tied.front() + " has the same weights, so give both the same size, not " +
+          costs(tied.front()).tied;
   for (auto limit : memory_limits_)
     if (limit < 0)
-      throw error(
-          errc::bad_argument,
-          "memory_limit is " + std::to_string(limit) + "; a limit is at least 0 bytes");
+      throw error(errc::bad_argument) + "memory_limit is " + limit +
+          "; a limit is at least 0 bytes";
   replicas_.check();
   check_factors();
   check_sums();
@@ -104,18 +93,13 @@ ZBPP_INLINE void problem::check() const {
 ZBPP_INLINE void problem::check_factors() const {
   if (factors_.empty()) return;
   if (factors_.size() != detail::index(microbatches_))
-    throw error(
-        errc::bad_argument,
-        "there are " + std::to_string(factors_.size()) + " microbatch factors for " +
-            std::to_string(microbatches_) + " microbatches; give one for each, or none");
+    throw error(errc::bad_argument) + "there are " + factors_.size() + " microbatch factors for " +
+        microbatches_ + " microbatches; give one for each, or none";
   for (std::size_t m = 0; m < factors_.size(); ++m) {
     constexpr double most = 1e6;
     if (!(factors_[m] > 0 && factors_[m] <= most))
-      throw error(
-          errc::bad_argument,
-          "the microbatch factor is " + std::to_string(factors_[m]) +
-              "; a factor is above 0 and at most 10^6",
-          {.microbatch = static_cast<int>(m)});
+      throw error(errc::bad_argument, {.microbatch = static_cast<int>(m)}) +
+          "the microbatch factor is " + factors_[m] + "; a factor is above 0 and at most 10^6";
   }
 }
 
@@ -148,9 +132,8 @@ ZBPP_INLINE void problem::check_sums() const {
   long double all = microbatches_;
   for (auto const factor : factors_) all += factor;
   if (sums.greatest() * all > detail::cost_sums::most)
-    throw error(
-        errc::bad_argument,
-        "times or sizes add up to more than 2^62 over a step; use a coarser unit");
+    throw error(errc::bad_argument) +
+        "times or sizes add up to more than 2^62 over a step; use a coarser unit";
 }
 
 ZBPP_INLINE std::vector<int> problem::tied_stages() const {
@@ -190,12 +173,9 @@ ZBPP_INLINE problem with_memory_limit(problem changed, bytes limit) {
 
 ZBPP_INLINE problem with_microbatches(problem changed, int microbatches) {
   if (!changed.factors_.empty() && microbatches != changed.microbatches_)
-    throw error(
-        errc::bad_argument,
-        "the " + std::to_string(changed.microbatches_) +
-            " microbatches have a factor each, which says nothing of " +
-            std::to_string(microbatches) +
-            "; take the factors away first, and give those of the others");
+    throw error(errc::bad_argument) + "the " + changed.microbatches_ +
+        " microbatches have a factor each, which says nothing of " + microbatches +
+        "; take the factors away first, and give those of the others";
   changed.microbatches_ = microbatches;
   changed.check();
   return changed;

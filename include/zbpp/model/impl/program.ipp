@@ -31,10 +31,8 @@ ZBPP_INLINE program::program(
       channels_(std::move(channels)) {
   detail::check_microbatches(placement_, microbatches_);
   if (instructions_.ranks() != ranks())
-    throw error(
-        errc::bad_argument,
-        "the program has " + std::to_string(instructions_.ranks()) + " rows; its placement has " +
-            std::to_string(ranks()) + " ranks");
+    throw error(errc::bad_argument) + "the program has " + instructions_.ranks() +
+        " rows; its placement has " + ranks() + " ranks";
 }
 
 ZBPP_INLINE bool agrees_on_steps(program const& program) {

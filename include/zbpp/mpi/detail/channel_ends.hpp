@@ -26,7 +26,6 @@
 #include <cstdint>
 #include <cstring>
 #include <mpi.h>
-#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -141,10 +140,8 @@ class outgoing {
   void push(message&& msg) {
     auto const size = msg.total_size();
     if (size > most_)
-      throw error(
-          errc::wrong_size,
-          "a message of " + std::to_string(size) + " bytes; its channel carries at most " +
-              std::to_string(most_) + " at once");
+      throw error(errc::wrong_size) + "a message of " + size +
+          " bytes; its channel carries at most " + most_ + " at once";
     zbpp::detail::require(
         pushed_ - retired_ < ring_.size(),
         "a channel has at most channel.in_flight messages that are not retired");

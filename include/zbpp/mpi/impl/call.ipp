@@ -23,11 +23,9 @@ ZBPP_INLINE void check(int code, char const* call) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
   if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
-  throw error(
-      errc::io_failed,
-      std::string(call) + " failed: " +
-          (length > 0 ? std::string(text.data(), zbpp::detail::index(length))
-                      : "error " + std::to_string(code)));
+  throw error(errc::io_failed) + call + " failed: " +
+      (length > 0 ? std::string(text.data(), zbpp::detail::index(length))
+                  : "error " + std::to_string(code));
 }
 
 ZBPP_INLINE void await(MPI_Request& request, std::chrono::steady_clock::time_point end) noexcept {

@@ -58,20 +58,17 @@ ZBPP_INLINE void check_settings(ranks_settings const& settings) {
   check(MPI_Query_thread(&level), "MPI_Query_thread");
   auto const needed = settings.progress_thread ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED;
   if (level < needed)
-    throw error(
-        errc::bad_argument,
-        "MPI was initialized with " + level_name(level) + "; mpi::ranks needs " +
-            level_name(needed) +
-            (settings.progress_thread
-                 ? ": ask MPI_Init_thread for it, or set ranks_settings::progress_thread to false"
-                 : ": ask MPI_Init_thread for it"));
+    throw error(errc::bad_argument) + "MPI was initialized with " + level_name(level) +
+        "; mpi::ranks needs " + level_name(needed) +
+        (settings.progress_thread
+             ? ": ask MPI_Init_thread for it, or set ranks_settings::progress_thread to false"
+             : ": ask MPI_Init_thread for it");
   int is_main = 0;
   check(MPI_Is_thread_main(&is_main), "MPI_Is_thread_main");
   if (level == MPI_THREAD_FUNNELED && is_main == 0)
-    throw error(
-        errc::bad_argument,
+    throw error(errc::bad_argument) +
         "MPI was initialized with MPI_THREAD_FUNNELED, and this is another thread; make the "
-        "pipeline on the thread that initialized MPI");
+        "pipeline on the thread that initialized MPI";
 }
 
 /// @return plain, unless a program only has forward passes: in evaluations nothing comes back

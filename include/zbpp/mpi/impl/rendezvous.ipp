@@ -23,7 +23,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <mpi.h>
-#include <string>
 #include <thread>
 #include <utility>
 
@@ -102,10 +101,8 @@ ZBPP_INLINE void broadcast(meeting_place& place, MPI_Comm among) {
   if (start.rank != 0) {
     broadcast(place, among);
     if (place.port == 0)
-      throw error(
-          errc::no_rendezvous,
-          "rank 0 could not listen for the others; its own message says why",
-          {start.rank, -1, -1, -1});
+      throw error(errc::no_rendezvous, {.rank = start.rank}) +
+          "rank 0 could not listen for the others; its own message says why";
     start.host = place.host.data();
     start.port = static_cast<std::uint16_t>(place.port);
     return asio::rendezvous(std::move(start), std::move(settings), token_of(place));
@@ -217,10 +214,8 @@ ZBPP_INLINE int rendezvous::take_tags(int count) {
       MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&most), &is_set),
       "MPI_Comm_get_attr");
   if (is_set == 0 || *most - next_tag_ < count)
-    throw error(
-        errc::bad_argument,
-        "all tags of the communicator are in use after " + std::to_string(next_tag_) +
-            "; make a new rendezvous, or fewer pipelines");
+    throw error(errc::bad_argument) + "all tags of the communicator are in use after " + next_tag_ +
+        "; make a new rendezvous, or fewer pipelines";
   return std::exchange(next_tag_, next_tag_ + count);
 }
 

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <functional>
 #include <source_location>
-#include <string>
 #include <thread>
 #include <utility>
 
@@ -59,10 +58,8 @@ inline void check_library(int least = 22200) {
   int version = 0;
   check(ncclGetVersion(&version));
   if (version < least)
-    throw error(
-        errc::bad_argument,
-        "the NCCL that this process has loaded is version " + std::to_string(version) +
-            "; let it find version " + std::to_string(least) + " or newer first");
+    throw error(errc::bad_argument) + "the NCCL that this process has loaded is version " +
+        version + "; let it find version " + least + " or newer first";
 }
 
 /// Groups calls: those made during its lifetime start together when `end` is called.

@@ -112,7 +112,7 @@ struct communicator_map {
     result.of_channel.push_back(static_cast<int>(known - result.communicators.begin()));
     if (known == result.communicators.end())
       result.communicators.push_back(
-          {ends, "zbpp:" + std::to_string(ends[0]) + separator + std::to_string(ends[1])});
+          {ends, zbpp::detail::joined("zbpp:", ends[0], separator, ends[1])});
   }
   return result;
 }
@@ -148,7 +148,7 @@ template <class IsCarried>
 inline void add_sums(communicator_map& map, std::span<std::vector<int> const> groups) {
   std::vector<communicator_members> sums;
   for (auto const& ranks : groups)
-    sums.push_back({ranks, "zbpp:sums:" + std::to_string(ranks.front())});
+    sums.push_back({ranks, zbpp::detail::joined("zbpp:sums:", ranks.front())});
   map.of_sums = sums.size();
   map.communicators.insert(map.communicators.begin(), sums.begin(), sums.end());
   for (auto& number : map.of_channel)

@@ -19,7 +19,6 @@
 #include <memory>
 #include <mutex>
 #include <span>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -115,18 +114,14 @@ class communicator_set {
         0, [&](local_rank const& local) { return std::make_unique<endpoint>(local, adopted); });
     auto const& comm = endpoints_.front()->comm;
     if (comm.ranks() != ranks || comm.rank() != here.rank)
-      throw error(
-          errc::bad_argument,
-          "the adopted communicator has rank " + std::to_string(comm.rank()) + " of " +
-              std::to_string(comm.ranks()) + "; give one that has rank " +
-              std::to_string(here.rank) + " of " + std::to_string(ranks) + ", as the run has");
+      throw error(errc::bad_argument) + "the adopted communicator has rank " + comm.rank() +
+          " of " + comm.ranks() + "; give one that has rank " + here.rank + " of " + ranks +
+          ", as the run has";
     int device = 0;
     check(ncclCommCuDevice(adopted, &device));
     if (device != here.device)
-      throw error(
-          errc::bad_argument,
-          "the adopted communicator is on device " + std::to_string(device) +
-              "; give one on device " + std::to_string(here.device) + ", where the rank runs");
+      throw error(errc::bad_argument) + "the adopted communicator is on device " + device +
+          "; give one on device " + here.device + ", where the rank runs";
     or_abort([&] { connect(pause); });
   }
   communicator_set(communicator_set const&) = delete;
@@ -249,7 +244,7 @@ class communicator_set {
       end.comm.wait(pause);
     } catch (error const& failed) {
       if (failed.code() != errc::no_rendezvous) throw;
-      throw error(failed.code(), "communicator " + end.comm.name() + ": " + failed.what());
+      throw error(failed.code()) + "communicator " + end.comm.name() + ": " + failed.what();
     }
   }
 

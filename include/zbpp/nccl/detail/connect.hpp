@@ -77,10 +77,8 @@ class gathered_values {
     auto const& part = parts_[zbpp::detail::index(rank)];
     auto& at = next_[zbpp::detail::index(rank)];
     if (part.size() < at + sizeof(Value))
-      throw error(
-          errc::no_agreement,
-          "rank " + std::to_string(rank) +
-              " tells of too few channels or communicators; start all ranks with the same plan");
+      throw error(errc::no_agreement) + "rank " + rank +
+          " tells of too few channels or communicators; start all ranks with the same plan";
     Value value;
     std::memcpy(&value, part.data() + at, sizeof(Value));
     at += sizeof(Value);
@@ -123,13 +121,13 @@ inline void check_numbers(ranks_settings const& settings) {
   std::string shapes;
   for (auto const& edge : settings.edges) {
     shapes += shapes.empty() ? "" : ", ";
-    for (auto const part : edge) shapes += std::to_string(part) + " ";
+    for (auto const part : edge) shapes += zbpp::detail::joined(part, " ");
   }
   return {
       make_item(
           "communicators",
-          std::string(settings.adopted != nullptr ? "adopted, " : "") +
-              std::string(to_string(layout_of(settings)))),
+          zbpp::detail::joined(settings.adopted != nullptr ? "adopted, " : "") +
+              to_string(layout_of(settings))),
       make_item("edges", shapes.empty() ? "one buffer each" : shapes),
       make_item("most_ctas", std::to_string(settings.most_ctas)),
       make_item("sum_ctas", std::to_string(settings.sum_ctas)),
@@ -169,13 +167,11 @@ inline void check_replay(ranks_settings const& settings, plan const& planned) {
   auto const need = hardware_queues(planned.program(), settings.layout);
   if (need.reason.empty()) return;
   auto const& cycle = need.reason.front();
-  throw error(
-      errc::refused_program,
+  throw error(errc::refused_program, cycle.location) +
       "replay is replay::step, whose graph has the messages of a rank one behind the other, and "
       "the program can deadlock with that; lower the plan with .layout = "
       "channel_layout::one_per_rank: " +
-          cycle.text,
-      cycle.location);
+      cycle.text;
 }
 
 /// Says on which GPU a rank is, as NCCL tells GPUs apart; a plain value, as ranks exchange it. All
@@ -205,7 +201,7 @@ static_assert(std::is_trivially_copyable_v<gpu_identity>);
   ::gethostname(name.data(), name.size() - 1);
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return std::string(name.data()) + "\n" + boot;
+  return zbpp::detail::joined(name.data(), "\n", boot);
 }
 
 /// @return the GPU of this process; not to be compared where NCCL, by its variable
@@ -247,13 +243,11 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
       for (int const b : one.ranks) {
         auto const& gpu = gpus[zbpp::detail::index(a)];
         if (a >= b || !gpu.is_same(gpus[zbpp::detail::index(b)])) continue;
-        throw error(
-            errc::bad_argument,
-            "ranks " + std::to_string(a) + " and " + std::to_string(b) +
-                " share the GPU at PCI bus " + gpu.bus_id.data() + " of host " + gpu.host_text() +
-                ", as a whole or in parts (MIG), and NCCL makes no communicator of both; give each "
-                "rank a GPU of its own, or let "
-                "copies carry all messages between them by ranks_settings::peer_copies");
+        throw error(errc::bad_argument) + "ranks " + a + " and " + b +
+            " share the GPU at PCI bus " + gpu.bus_id.data() + " of host " + gpu.host_text() +
+            ", as a whole or in parts (MIG), and NCCL makes no communicator of both; give each "
+            "rank a GPU of its own, or let "
+            "copies carry all messages between them by ranks_settings::peer_copies";
       }
 }
 
@@ -314,8 +308,8 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
 inline void tell_fallback(ranks_settings const& settings, channel const& of, char const* reason) {
   if (settings.on_fallback)
     settings.on_fallback(
-        "NCCL carries the messages from rank " + std::to_string(of.from) + " to rank " +
-        std::to_string(of.to) + ", since copies cannot: " + reason);
+        zbpp::detail::joined("NCCL carries the messages from rank ") + of.from + " to rank " +
+        of.to + ", since copies cannot: " + reason);
 }
 
 /// Makes an end of a channel, or none where that is impossible here. NCCL carries the channel then.

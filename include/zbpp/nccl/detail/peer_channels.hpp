@@ -83,7 +83,7 @@ class shared_page {
   /// Opens that of another process. @throws std::system_error when that is on another host, or out
   /// of reach; cuda_error
   explicit shared_page(page_name const& of) : name_(of) {
-    auto const path = "/proc/" + std::to_string(of.process) + "/fd/" + std::to_string(of.file);
+    std::string const path = zbpp::detail::joined("/proc/", of.process, "/fd/", of.file);
     // Opening whatever lies there might have consequences, so see what it is.
     std::array<char, 128> found{};
     auto const length = ::readlink(path.c_str(), found.data(), found.size());
@@ -340,12 +340,9 @@ class peer_receiver : public peer_end {
     for (std::size_t k = 0; k < shape.size(); ++k) {
       auto const& whole = pieces_[slot * parts_ + k];
       if (whole.is_lent())
-        throw error(
-            errc::wrong_flow,
-            "a message from rank " + std::to_string(from_) +
-                " is still held where its slot opens for another one; copy what a stage keeps "
-                "beyond the last pass of its microbatch, or set ranks_settings::peer_copies to "
-                "false");
+        throw error(errc::wrong_flow) + "a message from rank " + from_ +
+            " is still held where its slot opens for another one; copy what a stage keeps "
+            "beyond the last pass of its microbatch, or set ranks_settings::peer_copies to false";
       auto part = memory.borrow(whole, purpose::edge);
       part.truncate(static_cast<std::size_t>(shape[k]));
       result.push_back(std::move(part));

@@ -23,7 +23,6 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -57,10 +56,8 @@ class replica_sums final : public gradient_sums {
     replicas.exchange(std::as_bytes(std::span(own)), all);
     for (std::size_t other = 1; other < all.size(); ++other)
       if (all[other] != all.front())
-        throw error(
-            errc::no_agreement,
-            "the layers of the stages of replica " + std::to_string(other) +
-                " have other sizes than those of replica 0; give all replicas the same weights");
+        throw error(errc::no_agreement) + "the layers of the stages of replica " + other +
+            " have other sizes than those of replica 0; give all replicas the same weights";
   }
 
   /// Adds up zeros as each stage adds up its gradients: NCCL chooses an algorithm by the sizes and

@@ -35,7 +35,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -77,7 +76,7 @@ void settle_device(
   if (std::ranges::any_of(known, tells)) return {};
   cuda::cuda_error const lost(
       state,
-      std::string("a pass that was under way when the step failed has faulted with ") +
+      zbpp::detail::joined("a pass that was under way when the step failed has faulted with ") +
           cudaGetErrorName(state) +
           "; CUDA does not go on in this process, so end it and start the run anew");
   return failure{{.rank = rank}, {}, std::make_exception_ptr(lost)};

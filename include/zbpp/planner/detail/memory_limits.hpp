@@ -11,7 +11,6 @@
 #include <zbpp/planner/memory_needs.hpp>
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 namespace zbpp::detail {
@@ -54,12 +53,9 @@ inline void require_memory(problem const& problem) {
     auto const limit = problem.memory_limit(rank);
     if (!limit || *limit >= needed[index(rank)]) continue;
     auto const all = *std::max_element(needed.begin(), needed.end());
-    throw error(
-        errc::unsupported_problem,
-        "no schedule fits: the rank needs " + std::to_string(needed[index(rank)]) +
-            " bytes for one microbatch at a time, its limit is " + std::to_string(*limit) +
-            "; the least limit that works for every rank is " + std::to_string(all),
-        {.rank = rank});
+    throw error(errc::unsupported_problem, {.rank = rank}) + "no schedule fits: the rank needs " +
+        needed[index(rank)] + " bytes for one microbatch at a time, its limit is " + *limit +
+        "; the least limit that works for every rank is " + all;
   }
 }
 

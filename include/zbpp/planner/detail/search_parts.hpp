@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <numeric>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -77,10 +76,8 @@ inline constexpr double passes_per_comparison = 2;
 /// @throws error (bad_argument)
 inline void check_budget(search_settings const& search) {
   if (!(search.seconds >= 0 && search.seconds <= search_settings::most_seconds))
-    throw error(
-        errc::bad_argument,
-        "a budget of " + std::to_string(search.seconds) + " seconds; it lies between 0 and " +
-            std::to_string(search_settings::most_seconds));
+    throw error(errc::bad_argument) + "a budget of " + search.seconds +
+        " seconds; it lies between 0 and " + search_settings::most_seconds;
 }
 
 [[nodiscard]] inline double passes_of(search_settings const& search) {

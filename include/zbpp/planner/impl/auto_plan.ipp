@@ -24,7 +24,6 @@
 #include <memory>
 #include <optional>
 #include <stop_token>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -237,13 +236,11 @@ class auto_plan_search {
           if (excess(rank) > excess(worst)) worst = rank;
         if (!refusal || excess(worst) < least) {
           least = excess(worst);
-          refusal = error(
-              errc::unsupported_problem,
-              "no partition that was tried fits, on any placement: the closest, " +
-                  sweep_name(cut.placement()) + ", needs " + std::to_string(used[index(worst)]) +
-                  " bytes, the limit is " + std::to_string(*cut.memory_limit(worst)) +
-                  "; it fits when every limit is higher by " + std::to_string(least),
-              {.rank = worst});
+          refusal = error(errc::unsupported_problem, {.rank = worst}) +
+                    "no partition that was tried fits, on any placement: the closest, " +
+                    sweep_name(cut.placement()) + ", needs " + used[index(worst)] +
+                    " bytes, the limit is " + *cut.memory_limit(worst) +
+                    "; it fits when every limit is higher by " + least;
         }
         return order;
       };

@@ -42,15 +42,15 @@ ZBPP_INLINE found_plan choose_plan(layered_problem const& model, plan_choices co
 
 ZBPP_INLINE std::string to_text(found_plan const& found) {
   auto const& placement = found.problem.placement();
-  auto text = placement.name() + " placement of " + std::to_string(placement.stages()) +
-              " stages on " + std::to_string(placement.ranks()) + " ranks";
+  std::string text = detail::joined(placement.name()) + " placement of " + placement.stages() +
+                     " stages on " + placement.ranks() + " ranks";
   if (!found.first_layer.empty()) {
     text += ", which begin at layers";
-    for (auto const first : found.first_layer) text += " " + std::to_string(first);
+    for (auto const first : found.first_layer) text += detail::joined(" ", first);
   }
   std::string again;
   for (std::size_t s = 0; s < found.recompute.size(); ++s)
-    if (found.recompute[s]) again += " " + std::to_string(s);
+    if (found.recompute[s]) again += detail::joined(" ", s);
   if (!again.empty()) text += "; recompute in stages" + again;
   text += "; a step is predicted to take " + fixed_text(to_milliseconds(found.cost), 3) + " ms";
   if (found.is_optimal()) text += ", and nothing that was searched takes less";

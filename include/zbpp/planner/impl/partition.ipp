@@ -202,7 +202,7 @@ class partition_search {
   }
 
   [[noreturn]] void refuse() {
-    auto const tried = "none of the " + std::to_string(asked_) + " partitions tried fits: ";
+    std::string const tried = joined("none of the ", asked_, " partitions tried fits: ");
     if (best_score_.refused) throw error(errc::unsupported_problem, tried + refusal_);
     auto const problem = model_.with(best_.first_layer, best_.recompute);
     auto const peaks = peak_memory(lower(*best_order_), problem);
@@ -212,12 +212,9 @@ class partition_search {
     int worst = 0;
     for (int rank = 1; rank < problem.ranks(); ++rank)
       if (excess(rank) > excess(worst)) worst = rank;
-    throw error(
-        errc::unsupported_problem,
-        tried + "the closest needs " + std::to_string(peaks[index(worst)].total) +
-            " bytes, the limit is " + std::to_string(*problem.memory_limit(worst)) +
-            "; it fits when every limit is higher by " + std::to_string(excess(worst)),
-        {.rank = worst});
+    throw error(errc::unsupported_problem, {.rank = worst}) + tried + "the closest needs " +
+        peaks[index(worst)].total + " bytes, the limit is " + *problem.memory_limit(worst) +
+        "; it fits when every limit is higher by " + excess(worst);
   }
 
   layered_problem const& model_;

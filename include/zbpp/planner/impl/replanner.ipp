@@ -148,8 +148,8 @@ class plan_lookup {
     std::vector<int> const& moved, placement const& from, placement const& to) {
   std::string text;
   for (int const s : moved)
-    text += "stage " + std::to_string(s) + " moves from rank " + std::to_string(from.rank_of(s)) +
-            " to rank " + std::to_string(to.rank_of(s)) + ", ";
+    text +=
+        joined("stage ", s, " moves from rank ", from.rank_of(s), " to rank ", to.rank_of(s), ", ");
   return text;
 }
 
@@ -184,20 +184,17 @@ class replanner::watch {
     require(
         !settings_.gather || !settings_.moves_stages,
         "replan_settings::gather is set, and stages move, which they do between ranks of one "
-        "process "
-        "only; set moves_stages to false");
+        "process only; set moves_stages to false");
     if (!settings_.moves_stages) return;
     if (!first_.microbatch_factors().empty())
-      throw error(
-          errc::unsupported_problem,
+      throw error(errc::unsupported_problem) +
           "replan_settings::moves_stages: the microbatches of the first plan have factors; stages "
-          "that change ranks take microbatches of one size");
+          "that change ranks take microbatches of one size";
     if (auto const found = detail::find_beside_or_again(first.schedule()))
-      throw error(
-          errc::unsupported_problem,
+      throw error(errc::unsupported_problem) +
           "replan_settings::moves_stages: the first plan has " + to_string(*found) +
-              (found->is_paired ? " in a pair" : "") +
-              "; stages that change ranks neither recompute nor run F and B in pairs");
+          (found->is_paired ? " in a pair" : "") +
+          "; stages that change ranks neither recompute nor run F and B in pairs";
   }
 
   [[nodiscard]] std::optional<plan> after_step(timeline const& measured) {
@@ -288,7 +285,7 @@ class replanner::watch {
       most = times;
     }
     if (slowest < 0) return {};
-    return ", rank " + std::to_string(slowest) + " takes " + fixed_text(most, 2) + " times as long";
+    return detail::joined(", rank ", slowest, " takes ", fixed_text(most, 2), " times as long");
   }
 
   [[nodiscard]] std::optional<plan> take_found() {
@@ -367,7 +364,7 @@ class replanner::watch {
   }
 
   void report(std::string const& line) {
-    if (settings_.on_report) unreported_.push_back("step " + std::to_string(step_) + ": " + line);
+    if (settings_.on_report) unreported_.push_back(detail::joined("step ", step_, ": ", line));
   }
 
   replan_settings settings_;

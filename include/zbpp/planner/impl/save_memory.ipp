@@ -20,7 +20,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -288,10 +287,8 @@ ZBPP_INLINE memory_use memory_use_of(std::vector<bytes> const& peaks, problem co
 
 ZBPP_INLINE ticks detail::cost_with_share(ticks cost, double share) {
   if (!(share >= 0 && share <= most_memory_share))
-    throw error(
-        errc::bad_argument,
-        "most_memory_for is " + std::to_string(share) + "; it lies between 0 and " +
-            std::to_string(most_memory_share));
+    throw error(errc::bad_argument) + "most_memory_for is " + share + "; it lies between 0 and " +
+        most_memory_share;
   return cost + static_cast<ticks>(share * static_cast<double>(cost));
 }
 

@@ -31,11 +31,9 @@ ZBPP_INLINE found_plan stage_per_layer(found_plan const& found, layered_problem 
   };
 
   if (auto const found_pass = detail::find_beside_or_again(merged))
-    throw error(
-        errc::unsupported_problem,
-        "stage_per_layer: " + to_string(*found_pass) +
-            (found_pass->is_paired ? " runs together with an F" : " runs an F again") +
-            "; passes of layers run one after another and once");
+    throw error(errc::unsupported_problem) + "stage_per_layer: " + to_string(*found_pass) +
+        (found_pass->is_paired ? " runs together with an F" : " runs an F again") +
+        "; passes of layers run one after another and once";
 
   std::vector<int> rank_of;
   std::vector<stage_costs> costs;

@@ -10,8 +10,6 @@
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/policy.hpp>
 
-#include <string>
-
 namespace zbpp {
 
 namespace detail {
@@ -66,8 +64,8 @@ ZBPP_INLINE schedule dualpipe_v::operator()(problem const& problem) const {
   detail::support(
       m >= 2 * p,
       title,
-      "needs a step of at least " + std::to_string(2 * p) +
-          " microbatches, two for each rank; there are " + std::to_string(m));
+      detail::joined("needs a step of at least ") + (2 * p) +
+          " microbatches, two for each rank; there are " + m);
   detail::support_v_shape(problem, title);
   return detail::schedule_by_rows(problem, detail::write_dualpipe_v);
 }

@@ -11,7 +11,6 @@
 #include <zbpp/policy/policy.hpp>
 
 #include <algorithm>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -96,10 +95,8 @@ ZBPP_INLINE schedule grouped_interleaved::operator()(problem const& problem) con
   auto const p = problem.ranks();
   auto const least = (p + 1) / 2;
   if (group != 0 && (group < least || group > p))
-    throw error(
-        errc::bad_argument,
-        "grouped_interleaved::group is " + std::to_string(group) + "; on " + std::to_string(p) +
-            " ranks it lies between " + std::to_string(least) + " and " + std::to_string(p));
+    throw error(errc::bad_argument) + "grouped_interleaved::group is " + group + "; on " + p +
+        " ranks it lies between " + least + " and " + p;
   auto const most = group == 0 ? least : group;
   auto const groups = (problem.microbatches() + most - 1) / most;
   return detail::interleaved_order(problem, detail::rule_for_groups(problem, groups, 1, fused));

@@ -10,8 +10,6 @@
 #include <zbpp/policy/policy.hpp>
 #include <zbpp/policy/stp.hpp>
 
-#include <string>
-
 namespace zbpp {
 
 namespace detail {
@@ -80,8 +78,8 @@ ZBPP_INLINE schedule stp::operator()(problem const& problem) const {
   detail::support(
       problem.microbatches() >= least,
       title,
-      "needs a step of at least " + std::to_string(least) +
-          " microbatches, 3p - 1 for p ranks; there are " + std::to_string(problem.microbatches()));
+      detail::joined("needs a step of at least ") + least +
+          " microbatches, 3p - 1 for p ranks; there are " + problem.microbatches());
   detail::support_v_shape(problem, title);
   return detail::schedule_by_rows(problem, detail::write_stp);
 }

@@ -64,9 +64,7 @@ void put_all(item_content& to, std::span<Number const> values) {
   item_content content;
   put_all(content, placement.rank_of_stages());
   return make_item(
-      "placement",
-      content,
-      placement.name() + " of " + std::to_string(placement.stages()) + " stages");
+      "placement", content, joined(placement.name(), " of ", placement.stages(), " stages"));
 }
 
 [[nodiscard]] ZBPP_INLINE agreement_item costs_item(int stage, stage_costs const& costs) {
@@ -80,7 +78,7 @@ void put_all(item_content& to, std::span<Number const> values) {
   content.put(norm).put(step);
   content.put(kept).put(for_w).put(added).put(for_r).put(edge).put(fixed).put(extra).put(tied);
   content.put(gradients).put(state);
-  return make_item("costs of stage " + std::to_string(stage), content);
+  return make_item(joined("costs of stage ", stage), content);
 }
 
 [[nodiscard]] ZBPP_INLINE agreement_item transfer_item(transfer_costs const& transfer) {
@@ -113,7 +111,7 @@ void put_all(item_content& to, std::span<Number const> values) {
   put_all(content, limits);
   std::string value;
   if (limits.empty()) value = "none";
-  if (limits.size() == 1) value = std::to_string(limits.front()) + " bytes";
+  if (limits.size() == 1) value = joined(limits.front(), " bytes");
   return make_item("memory limits", content, std::move(value));
 }
 
@@ -127,7 +125,7 @@ item_content& put_kind(item_content& to, Kind kind, bool is_paired) {
   item_content content;
   for (auto const& p : passes)
     put_kind(content, p.kind, p.is_paired).put(p.stage).put(p.microbatch);
-  return make_item("passes of rank " + std::to_string(rank), content);
+  return make_item(joined("passes of rank ", rank), content);
 }
 
 [[nodiscard]] ZBPP_INLINE agreement_item program_item(program const& program) {
@@ -236,11 +234,8 @@ ZBPP_INLINE std::string differences(
         auto text = detail::plain((*a)->name);
         auto const at = detail::common_length((*a)->value, (*b)->value);
         if ((*a)->value != (*b)->value)
-          text.append(" (" + detail::plain((*a)->value, at) + " ")
-              .append(here)
-              .append(", " + detail::plain((*b)->value, at) + " ")
-              .append(there)
-              .append(")");
+          text += detail::joined(" (") + detail::plain((*a)->value, at) + " " + here + ", " +
+                  detail::plain((*b)->value, at) + " " + there + ")";
         found.emplace_back(false, *a - own.data(), std::move(text));
       }
       ++a;
@@ -251,7 +246,7 @@ ZBPP_INLINE std::string differences(
   std::string text;
   for (std::size_t i = 0; i < std::min(found.size(), most); ++i)
     text.append(i == 0 ? "" : ", ").append(std::get<std::string>(found[i]));
-  if (found.size() > most) text += " and " + std::to_string(found.size() - most) + " more";
+  if (found.size() > most) text += detail::joined(" and ", found.size() - most, " more");
   return text;
 }
 
@@ -297,14 +292,13 @@ ZBPP_INLINE void agree(group& members, std::span<agreement_item const> own, std:
   if (std::ranges::none_of(all, differs)) return;
   members.compare(std::as_bytes(std::span(lines)), all);  // to say what differs
   auto const other = std::ranges::find_if(all, differs) - all.begin();
-  throw error(
-      errc::no_agreement,
+  throw error(errc::no_agreement) +
       differences(
           detail::items_of(all.front()),
           detail::items_of(all[detail::index(other)]),
           "on " + members.name_of(0),
           "on " + members.name_of(static_cast<int>(other))) +
-          "; " + std::string(cure));
+      "; " + cure;
 }
 
 }  // namespace zbpp

@@ -78,9 +78,9 @@ ZBPP_INLINE std::string to_string(data_type type) {
       case type_code::complex: return "complex";
       case type_code::boolean: return "bool";
     }
-    return "type " + std::to_string(static_cast<int>(type.code)) + " of bits ";
+    return detail::joined("type ", static_cast<int>(type.code), " of bits ");
   }();
-  auto const bits = kind + std::to_string(type.bits);
+  std::string const bits = detail::joined(kind, int{type.bits});
   return type.lanes == 1 ? bits : bits + "x" + std::to_string(type.lanes);
 }
 
@@ -89,12 +89,10 @@ ZBPP_INLINE bytes array_size(data_type type, std::span<std::int64_t const> shape
   auto const offset = static_cast<std::int64_t>(detail::array_data_offset(shape.size()));
   if (data >= 0 && data <= detail::most_bytes - offset) return offset + data;
   std::string text;
-  for (auto const size : shape) text += (text.empty() ? "" : ", ") + std::to_string(size);
-  throw error(
-      errc::bad_argument,
-      "an array of shape (" + text + ") and type " + to_string(type) +
-          " cannot be made; each dimension is from 0 on, each element has a bit or more, and all "
-          "of it takes 2^62 bytes at most");
+  for (auto const size : shape) text += detail::joined(text.empty() ? "" : ", ", size);
+  throw error(errc::bad_argument) + "an array of shape (" + text + ") and type " + to_string(type) +
+      " cannot be made; each dimension is from 0 on, each element has a bit or more, and all "
+      "of it takes 2^62 bytes at most";
 }
 
 ZBPP_INLINE array::array(pass_context ctx, data_type type, std::span<std::int64_t const> shape) {
@@ -123,10 +121,8 @@ ZBPP_INLINE array::array(buffer from) : held_(std::move(from)) {
     return data >= 0 && static_cast<std::uint64_t>(data) == held_.size() - offset;
   };
   if (!is_array())
-    throw error(
-        errc::wrong_size,
-        "a message of " + std::to_string(held_.size()) +
-            " bytes holds no array; its sender has to send what make_array made");
+    throw error(errc::wrong_size) + "a message of " + held_.size() +
+        " bytes holds no array; its sender has to send what make_array made";
 }
 
 ZBPP_INLINE data_type array::type() const noexcept { return detail::head_of(held_).type; }
@@ -145,9 +141,8 @@ ZBPP_INLINE void* array::data() const noexcept {
 
 ZBPP_INLINE void array::require_type(data_type wanted) const {
   if (type() == wanted) return;
-  throw error(
-      errc::bad_argument,
-      "an array of " + to_string(type()) + " was asked for values of " + to_string(wanted));
+  throw error(errc::bad_argument) + "an array of " + to_string(type()) +
+      " was asked for values of " + to_string(wanted);
 }
 
 }  // namespace zbpp

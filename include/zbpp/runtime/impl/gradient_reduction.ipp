@@ -20,20 +20,16 @@
 namespace zbpp::detail {
 
 ZBPP_INLINE void refuse_collective_call(int replica) {
-  throw error(
-      errc::no_agreement,
-      "replica " + std::to_string(replica) +
-          " makes a collective call while gradients are added up; make those of the group of "
-          "replicas between steps");
+  throw error(errc::no_agreement) + "replica " + replica +
+      " makes a collective call while gradients are added up; make those of the group of "
+      "replicas between steps";
 }
 
 ZBPP_INLINE void refuse_rates(
     group_link const& replicas, double own_rate, int replica, double rate) {
-  throw error(
-      errc::no_agreement,
-      "training_options::learning_rate is " + number_text(own_rate) + " on " +
-          replicas.name_of(replicas.place()) + " and " + number_text(rate) + " on " +
-          replicas.name_of(replica) + "; give all ranks the same");
+  throw error(errc::no_agreement) + "training_options::learning_rate is " + number_text(own_rate) +
+      " on " + replicas.name_of(replicas.place()) + " and " + number_text(rate) + " on " +
+      replicas.name_of(replica) + "; give all ranks the same";
 }
 
 ZBPP_INLINE gradient_reduction::gradient_reduction(
@@ -181,7 +177,7 @@ ZBPP_INLINE std::size_t gradient_reduction::expected_size(
 ZBPP_INLINE void gradient_reduction::accept(int from) {
   replicas_->take(from, bytes_);
   auto const refuse = [&](std::string const& text) {
-    throw error(errc::no_agreement, "replica " + std::to_string(from) + " " + text);
+    throw error(errc::no_agreement) + "replica " + from + " " + text;
   };
   header head;
   bool const is_whole = bytes_.size() >= sizeof head;
@@ -193,20 +189,19 @@ ZBPP_INLINE void gradient_reduction::accept(int from) {
   if (found == chunks_.end() || kind >= message_kinds ||
       (!is_sharded_ && head.kind > message_kind::sums))
     refuse(
-        "sends gradients of stage " + std::to_string(head.stage) +
+        joined("sends gradients of stage ") + head.stage +
         ", which this rank does not have; give all replicas the same plan");
   if (head.count != static_cast<std::int64_t>(found->gradients.size()) ||
       bytes_.size() != sizeof head + expected_size(*found, head.kind, from))
     refuse(
-        "adds up " + std::to_string(head.count) + " gradients of stage " +
-        std::to_string(head.stage) + ", and this one " + std::to_string(found->gradients.size()) +
-        "; give all replicas the same weights");
+        joined("adds up ") + head.count + " gradients of stage " + head.stage + ", and this one " +
+        found->gradients.size() + "; give all replicas the same weights");
   asked_ = std::max(asked_, std::min(head.asked, after_step::stop));
   rates_[index(from)] = head.rate;
   auto& slot = found->received[kind][index(from)];
   if (!slot.empty())
     refuse(
-        "sends gradients of stage " + std::to_string(head.stage) +
+        joined("sends gradients of stage ") + head.stage +
         " twice; let all replicas make the same calls in the same order");
   std::swap(slot, bytes_);
   // At once: a replica that has the sums may send the gradients of its next step.

@@ -45,7 +45,7 @@ ZBPP_INLINE void compare_plans(plan const& planned, int rank, rank_grid& grid, b
       items, [](agreement_item const& item) { return is_of_costs(item) && item.name != "policy"; });
   std::string row;
   for (auto const& i : planned.program().instructions(rank)) row += to_string(i) + " ";
-  items.push_back(zbpp::make_item("instructions of rank " + std::to_string(rank), row));
+  items.push_back(zbpp::make_item(joined("instructions of rank ", rank), row));
   constexpr std::string_view cure = "give pipelines that wait for each other the same plan";
   or_fail(grid, [&] {
     if (is_training) return agree(grid.data(), items, cure);
@@ -88,8 +88,7 @@ ZBPP_INLINE std::uint64_t digest_of(std::span<float const> weights) noexcept {
       copy.resize(index(optimizer.layer_size(layer)));
       optimizer.read_weights(layer, copy, ctx);
       all.push_back(
-          {.name = "weights of layer " + std::to_string(layer) + " of stage " +
-                   std::to_string(numbers[chunk]),
+          {.name = joined("weights of layer ", layer, " of stage ", numbers[chunk]),
            .digest = digest_of(copy),
            .is_replicated = optimizer.is_replicated(layer),
            .may_be_unmarked =
@@ -114,13 +113,11 @@ ZBPP_INLINE void refuse_unmarked(group& members, std::span<layer_weights const> 
       return digest == digests[at];
     };
     if (digests[at] != 0 && std::ranges::all_of(all, is_same))
-      throw error(
-          errc::no_agreement,
-          "the " + layers[at].name + " are the same on all members of the " +
-              members.link()->name() +
-              ", and the norm would count them once for each; mark the layer is_replicated, or set "
-              "training_options::compares_weights to false where they are parts that happen to be "
-              "the same");
+      throw error(errc::no_agreement) + "the " + layers[at].name +
+          " are the same on all members of the " + members.link()->name() +
+          ", and the norm would count them once for each; mark the layer is_replicated, or set "
+          "training_options::compares_weights to false where they are parts that happen to be "
+          "the same";
   }
 }
 

@@ -20,14 +20,14 @@ namespace zbpp {
 ZBPP_INLINE std::string to_string(group_call const& made) {
   bool const is_of_stage = made.kind < call_of_group::comparison;
   auto text = std::string(is_of_stage ? "makes " : "comes to ").append(to_string(made.kind));
-  if (made.count >= 0) text += " of " + std::to_string(made.count) + " numbers";
+  if (made.count >= 0) text += detail::joined(" of ", made.count, " numbers");
   if (is_of_stage && made.place.kind < 0) text += " between steps";
   if (made.place.kind >= 0)
     text += " in " + to_string(instruction{
                          static_cast<instruction_kind>(made.place.kind),
                          made.place.stage,
                          made.place.microbatch});
-  return text + " as its call " + std::to_string(made.number);
+  return detail::joined(text, " as its call ", made.number);
 }
 
 ZBPP_INLINE void group::begin(call_of_group kind, std::size_t count) {
@@ -54,12 +54,10 @@ ZBPP_INLINE std::span<std::byte const> group::receive(int from) {
   bool const is_whole = taken.size() >= sizeof made;
   if (is_whole) std::memcpy(&made, taken.data(), sizeof made);
   if (!is_whole || made != call_)
-    throw error(
-        errc::no_agreement,
-        "in the " + link_->name() + " " + name_of(place()) + " " + to_string(call_) + ", and " +
-            name_of(from) + " " +
-            (is_whole ? to_string(made) : "makes what is no collective call") +
-            "; all members have to make the same calls in the same order");
+    throw error(errc::no_agreement) + "in the " + link_->name() + " " + name_of(place()) + " " +
+        to_string(call_) + ", and " + name_of(from) + " " +
+        (is_whole ? to_string(made) : "makes what is no collective call") +
+        "; all members have to make the same calls in the same order";
   return std::span<std::byte const>(taken).subspan(sizeof made);
 }
 

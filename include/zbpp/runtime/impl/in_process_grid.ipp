@@ -189,10 +189,9 @@ class in_process_link final : public group_link {
  private:
   void check_left(int from) const {
     if (has_left_[index(from)] != 0)
-      throw error(
-          errc::no_agreement,
-          "in the " + name() + " " + name_of(place()) + " waits for " + name_of(from) +
-              ", whose pipeline has ended; run as many steps on all pipelines of a grid");
+      throw error(errc::no_agreement) + "in the " + name() + " " + name_of(place()) +
+          " waits for " + name_of(from) +
+          ", whose pipeline has ended; run as many steps on all pipelines of a grid";
   }
   void accept(int from, std::span<std::byte const> head, std::span<std::byte const> body) {
     {
@@ -228,8 +227,8 @@ ZBPP_INLINE void waiting_links::begin(
     at = waits_[at].other;
   } while (at != thread);
   waits_[thread] = {};
-  throw error(
-      errc::no_agreement, text + "all members have to make the same calls in the same order");
+  throw error(errc::no_agreement) + text +
+      "all members have to make the same calls in the same order";
 }
 
 ZBPP_INLINE void waiting_links::end(std::size_t thread) {
@@ -273,10 +272,9 @@ ZBPP_INLINE void grid_place::bind(int rank, wakeup* wake) const {
 ZBPP_INLINE void grid_place::check(int ranks, bool waits_alone, bool shares_thread) const {
   auto const& layout = owner_->layout();
   if (ranks != layout.size(grid_axis::pipeline))
-    throw error(
-        errc::bad_argument,
-        "the plan has " + std::to_string(ranks) + " ranks and the pipelines of the grid " +
-            std::to_string(layout.size(grid_axis::pipeline)) + "; give both the same number");
+    throw error(errc::bad_argument) + "the plan has " + ranks +
+        " ranks and the pipelines of the grid " + layout.size(grid_axis::pipeline) +
+        "; give both the same number";
   detail::require(
       waits_alone || layout.size(grid_axis::tensor) * layout.size(grid_axis::expert) == 1,
       "ranks that share stages or experts wait for each other in passes; leave threads.count at 0, "
@@ -323,7 +321,7 @@ ZBPP_INLINE in_process_grid::in_process_grid(grid const& stated)
       for (int const rank : ranks) {
         auto link = std::make_unique<detail::in_process_link>(
             static_cast<int>(members.size()),
-            std::string(to_string(axis)) + " group",
+            detail::joined(to_string(axis), " group"),
             names_in_grid(layout_, ranks),
             *shared_->inbox_of[detail::index(rank)],
             shared_->failure,
@@ -356,8 +354,8 @@ ZBPP_INLINE void in_process_grid::bind(grid_coordinates const& at, wakeup* wake)
 }
 
 ZBPP_INLINE void in_process_grid::fail(grid_coordinates const& at, std::string const& why) {
-  auto text = "the pipeline of replica " + std::to_string(at.data);
-  if (layout_.size(grid_axis::tensor) > 1) text += ", tensor " + std::to_string(at.tensor);
+  std::string text = detail::joined("the pipeline of replica ", at.data);
+  if (layout_.size(grid_axis::tensor) > 1) text += detail::joined(", tensor ", at.tensor);
   if (!shared_->failure.note(text + " failed: " + why)) return;
   for (auto& inbox : shared_->inboxes) inbox.notify_all();
 }

@@ -40,14 +40,13 @@ ZBPP_INLINE after_step member_agreement::agree(step_terms const& own, after_step
     auto const place = static_cast<std::size_t>(members_->place());
     auto const name_of = [&](std::size_t of) { return members_->name_of(static_cast<int>(of)); };
     bool const is_first = place < member;
-    throw error(
-        errc::no_agreement,
+    throw error(errc::no_agreement) +
         difference(
             is_first ? own : other.terms,
             name_of(std::min(place, member)),
             is_first ? other.terms : own,
             name_of(std::max(place, member))) +
-            "; give all ranks the same");
+        "; give all ranks the same";
   }
   return static_cast<after_step>(most);
 }
@@ -75,16 +74,16 @@ ZBPP_INLINE void member_agreement::combine(std::span<layer_gradients> own) {
 
 ZBPP_INLINE void member_agreement::check(int member) const {
   auto const refuse = [](std::string const& text) {
-    throw error(errc::no_agreement, "of a tensor group, " + text);
+    throw error(errc::no_agreement) + "of a tensor group, " + text;
   };
-  auto const name_of = [](layer_gradients const& of) {
-    return "layer " + std::to_string(of.layer) + " of stage " + std::to_string(of.stage);
+  auto const name_of = [](layer_gradients const& of) -> std::string {
+    return joined("layer ", of.layer, " of stage ", of.stage);
   };
   auto const number = [&] { return std::to_string(member); };
   if (first_.size() != other_.size())
     refuse(
-        "member 0 has " + std::to_string(first_.size()) + " layers on a rank and member " +
-        number() + " has " + std::to_string(other_.size()) + "; give all members the same layers");
+        joined("member 0 has ") + first_.size() + " layers on a rank and member " + member +
+        " has " + other_.size() + "; give all members the same layers");
   for (std::size_t i = 0; i < first_.size(); ++i) {
     auto const& a = first_[i];
     auto const& b = other_[i];

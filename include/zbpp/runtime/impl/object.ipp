@@ -8,7 +8,6 @@
 #include <zbpp/runtime/object.hpp>
 
 #include <cstddef>
-#include <string>
 
 namespace zbpp {
 
@@ -16,16 +15,12 @@ ZBPP_INLINE buffer object::to_bytes() const {
   auto* const piece = place_.piece_;
   auto const& type = *piece->object;
   if (type.wire_size == nullptr)
-    throw error(
-        errc::bad_argument,
-        "an object of a type without zbpp::serializer cannot go to another process; specialize "
-        "zbpp::serializer for the type");
+    throw error(errc::bad_argument) + "an object of a type without zbpp::serializer cannot go to "
+                                      "another process; specialize zbpp::serializer for the type";
   auto const size = type.wire_size(piece->data);
   if (size > piece->size)
-    throw error(
-        errc::wrong_size,
-        "an object that counts as " + std::to_string(piece->size) + " bytes takes " +
-            std::to_string(size) + " to send; make it with the size that its serializer states");
+    throw error(errc::wrong_size) + "an object that counts as " + piece->size + " bytes takes " +
+        size + " to send; make it with the size that its serializer states";
   piece->owner->recount(piece, 0);
   buffer written(piece->owner->allocate(size, piece->use));
   type.write(piece->data, {written.data(), size});

@@ -48,19 +48,13 @@ ZBPP_INLINE void check_replicas(
   auto const stated = reduces ? problem.replicas().count : 1;
   auto const found = grid.data().size();
   if (stated != found && (reduces || steps))
-    throw error(
-        errc::bad_argument,
-        "the plan adds gradients up over " + std::to_string(stated) +
-            (stated == 1 ? " replica" : " replicas") + ", and the grid of the backend has " +
-            std::to_string(found) + "; plan with_replicas(problem, {.count = " +
-            std::to_string(found) + "}), or give the backend such a grid",
-        {.rank = rank});
+    throw error(errc::bad_argument, {.rank = rank}) + "the plan adds gradients up over " + stated +
+        (stated == 1 ? " replica" : " replicas") + ", and the grid of the backend has " + found +
+        "; plan with_replicas(problem, {.count = " + found + "}), or give the backend such a grid";
   if (grid.expert().size() > 1 && agrees_on_steps(planned.program()))
-    throw error(
-        errc::bad_argument,
+    throw error(errc::bad_argument, {.rank = rank}) +
         "replicas have different experts, so the norm that ranks agree on would be another one on "
-        "each of them; lower the plan with step_kind::unchecked",
-        {.rank = rank});
+        "each of them; lower the plan with step_kind::unchecked";
   if (!reduces) return;
   auto const own = problem.placement().stages_of(rank);
   for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
@@ -72,7 +66,7 @@ ZBPP_INLINE void check_replicas(
     bool const can_be_summed = in_place ? optimizer.exposes() : optimizer.reduces();
     if (stages[chunk].has_update() || (optimizer && !can_be_summed))
       refuse(
-          std::string("its gradients cannot be added up over replicas; give it optimizer() with ") +
+          joined("its gradients cannot be added up over replicas; give it optimizer() with ") +
           (in_place ? "gradients(), which says where in memory of the device they lie"
                     : "gradient_count(), read_gradients() and write_gradients()"));
     if (in_place && shards_optimizer(planned.program()))
@@ -86,9 +80,8 @@ ZBPP_INLINE void check_replicas(
         weights += optimizer.layer_size(layer);
       if (weights != optimizer.gradient_count())
         refuse(
-            "the layers of its optimizer have " + std::to_string(weights) +
-            " weights, and it has " + std::to_string(optimizer.gradient_count()) +
-            " gradients; give both the same");
+            joined("the layers of its optimizer have ") + weights + " weights, and it has " +
+            optimizer.gradient_count() + " gradients; give both the same");
     }
     auto const size = count_of_gradients(optimizer, in_place) * static_cast<bytes>(sizeof(float));
     // An optimizer may add a number for each layer, which says whether there are gradients.
@@ -96,9 +89,8 @@ ZBPP_INLINE void check_replicas(
     auto const stated_size = problem.costs(s).gradients;
     if (stated_size > 0 && (stated_size < least || stated_size > size))
       refuse(
-          "its optimizer has " + std::to_string(size) +
-          " bytes of gradients, and its problem states " + std::to_string(stated_size) +
-          "; give both the same");
+          joined("its optimizer has ") + size + " bytes of gradients, and its problem states " +
+          stated_size + "; give both the same");
   }
 }
 
@@ -123,11 +115,9 @@ ZBPP_INLINE std::vector<stage_ref> by_rank(
     for (int s : placement.stages_of(rank)) here.push_back(s);
   std::sort(here.begin(), here.end());
   if (given.size() != here.size())
-    throw error(
-        errc::bad_argument,
-        "the pipeline got " + std::to_string(given.size()) + " stages; its placement has " +
-            std::to_string(here.size()) +
-            (ranks.size() == index(placement.ranks()) ? "" : " in this process"));
+    throw error(errc::bad_argument) + "the pipeline got " + given.size() +
+        " stages; its placement has " + here.size() +
+        (ranks.size() == index(placement.ranks()) ? "" : " in this process");
   std::vector<stage_ref> result;
   for (int rank : ranks)
     for (int s : placement.stages_of(rank))

@@ -9,7 +9,6 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/detail/refuse_flow.hpp>
 
-#include <string>
 #include <string_view>
 
 namespace zbpp::detail {
@@ -20,35 +19,25 @@ ZBPP_INLINE void refuse_flow(
     std::string_view does,
     std::string_view point,
     std::string_view after) {
-  throw error(
-      errc::wrong_flow,
-      "the program says " + to_string(running) + ", the flow of stage " +
-          std::to_string(running.stage) + " microbatch " + std::to_string(running.microbatch) +
-          " " + std::string(does).append(point).append(after) +
-          "; a flow awaits recv_activation, F, send_activation, R where the program has it, "
-          "recv_gradient, B, send_gradient, W",
-      at);
+  throw error(errc::wrong_flow, at) + "the program says " + to_string(running) +
+      ", the flow of stage " + running.stage + " microbatch " + running.microbatch + " " + does +
+      point + after +
+      "; a flow awaits recv_activation, F, send_activation, R where the program has it, "
+      "recv_gradient, B, send_gradient, W";
 }
 
 ZBPP_INLINE void refuse_missing_loss(location const& at) {
-  throw error(
-      errc::wrong_flow,
-      "evaluate() runs F only, and there the flow of stage " + std::to_string(at.stage) +
-          " microbatch " + std::to_string(at.microbatch) +
-          " reports no loss; call mb.report_loss() in F and not in B, or take the outputs with "
-          "evaluate(on_output)",
-      at);
+  throw error(errc::wrong_flow, at) + "evaluate() runs F only, and there the flow of stage " +
+      at.stage + " microbatch " + at.microbatch +
+      " reports no loss; call mb.report_loss() in F and not in B, or take the outputs with "
+      "evaluate(on_output)";
 }
 
 ZBPP_INLINE void refuse_size(
     location const& at, int from_stage, bool forward, bytes carried, bytes declared) {
-  throw error(
-      errc::wrong_size,
-      "edge " + std::to_string(from_stage) + "->" +
-          std::to_string(forward ? from_stage + 1 : from_stage - 1) + " carries " +
-          std::to_string(carried) + " bytes of " + (forward ? "activation" : "gradient") +
-          "; the costs declare at most " + std::to_string(declared),
-      at);
+  throw error(errc::wrong_size, at) + "edge " + from_stage + "->" +
+      (forward ? from_stage + 1 : from_stage - 1) + " carries " + carried + " bytes of " +
+      (forward ? "activation" : "gradient") + "; the costs declare at most " + declared;
 }
 
 }  // namespace zbpp::detail

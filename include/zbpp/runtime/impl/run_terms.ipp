@@ -104,7 +104,7 @@ ZBPP_INLINE std::string difference(
   std::string text;
   any_pair_of(one, other, [&](std::string_view name, auto a, auto b) {
     if (has_same_bits(a, b)) return false;
-    text = std::string(name) + " is " + text_of_term(a) + " on " + place_of_one + " and " +
+    text = joined(name) + " is " + text_of_term(a) + " on " + place_of_one + " and " +
            text_of_term(b) + " on " + place_of_other;
     return true;
   });
@@ -114,8 +114,7 @@ ZBPP_INLINE std::string difference(
 ZBPP_INLINE std::string difference(
     step_terms const& one, int rank_of_one, step_terms const& other, int rank_of_other) {
   if (rank_of_one > rank_of_other) return difference(other, rank_of_other, one, rank_of_one);
-  return difference(
-      one, "rank " + std::to_string(rank_of_one), other, "rank " + std::to_string(rank_of_other));
+  return difference(one, joined("rank ", rank_of_one), other, joined("rank ", rank_of_other));
 }
 
 ZBPP_INLINE step_terms terms_beside(run_statement const& run, run_statement const& other) {
@@ -162,8 +161,7 @@ ZBPP_INLINE std::string text_of(run_statement const& run) {
 
 /// @return how a run goes on, for runs of the same name
 [[nodiscard]] ZBPP_INLINE std::string way_text(run_statement const& run) {
-  return " (from step " + std::to_string(run.first) + ", pause_every " +
-         std::to_string(run.pause_every) + ", on_step " +
+  return joined(" (from step ") + run.first + ", pause_every " + run.pause_every + ", on_step " +
          (run.step_decides ? "says" : "does not say") + " what comes next, on_pause " +
          (run.pause_decides ? "says so" : "does not") + ")";
 }
@@ -182,8 +180,7 @@ ZBPP_INLINE std::string mismatch(
   auto const tell = [&](std::string const& place, run_statement const& run) {
     auto text = place + " called " + text_of(run);
     if (found == run_mismatch::calls && text_of(one) == text_of(other)) text += way_text(run);
-    if (found == run_mismatch::steps && !run.is_training)
-      text += " at step " + std::to_string(run.step);
+    if (found == run_mismatch::steps && !run.is_training) text += joined(" at step ", run.step);
     if (found == run_mismatch::loads)
       text += run.compares_weights ? " behind resume()" : " without resume()";
     return text;

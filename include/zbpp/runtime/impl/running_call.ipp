@@ -8,7 +8,6 @@
 #include <zbpp/runtime/detail/running_call.hpp>
 
 #include <atomic>
-#include <string>
 
 namespace zbpp::detail {
 
@@ -83,10 +82,8 @@ ZBPP_INLINE bool running_call::pauses_here() const noexcept {
 
 ZBPP_INLINE void running_call::refuse(char const* name, char const* cure) const {
   char const* const running = name_.load(std::memory_order_acquire);
-  throw error(
-      errc::bad_argument,
-      std::string(name) + " is called while " + (running == nullptr ? "another call" : running) +
-          " of the same pipeline runs; " + cure);
+  throw error(errc::bad_argument) + name + " is called while " +
+      (running == nullptr ? "another call" : running) + " of the same pipeline runs; " + cure;
 }
 
 }  // namespace zbpp::detail

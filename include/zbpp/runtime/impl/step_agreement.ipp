@@ -14,7 +14,6 @@
 #include <cstring>
 #include <limits>
 #include <span>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -161,11 +160,8 @@ ZBPP_INLINE double step_agreement::rate() {
   rate_ = named_call(
       "learning_rate", {.rank = rank_}, [&] { return options_.learning_rate(state_.updates); });
   if (!std::isfinite(rate_))
-    throw error(
-        errc::bad_argument,
-        "learning_rate gave " + std::to_string(rate_) + " behind " +
-            std::to_string(state_.updates) + " updates; it gives a number for each",
-        {.rank = rank_});
+    throw error(errc::bad_argument, {.rank = rank_}) + "learning_rate gave " + rate_ + " behind " +
+        state_.updates + " updates; it gives a number for each";
   has_rate_ = true;
   return rate_;
 }
@@ -179,15 +175,13 @@ ZBPP_INLINE void step_agreement::absorb(state_link& link) {
   step_terms received;
   if (bytes_.size() < sizeof received + sizeof(entry) ||
       (bytes_.size() - sizeof received) % sizeof(entry) != 0)
-    throw error(
-        errc::bad_format,
-        "rank " + std::to_string(rank_ - 1) + " tells of its gradients in " +
-            std::to_string(bytes_.size()) + " bytes; build all ranks with the same zbpp",
-        {.rank = rank_});
+    throw error(errc::bad_format, {.rank = rank_}) + "rank " + (rank_ - 1) +
+        " tells of its gradients in " + bytes_.size() +
+        " bytes; build all ranks with the same zbpp";
   std::memcpy(&received, bytes_.data(), sizeof received);
   auto const text = difference(received, rank_ - 1, terms(), rank_);
   if (!text.empty())
-    throw error(errc::no_agreement, text + "; give all ranks the same", {.rank = rank_});
+    throw error(errc::no_agreement, {.rank = rank_}) + text + "; give all ranks the same";
   known_.resize((bytes_.size() - sizeof received) / sizeof(entry));
   std::memcpy(known_.data(), bytes_.data() + sizeof received, known_.size() * sizeof(entry));
 }

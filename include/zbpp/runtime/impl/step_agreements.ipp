@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <memory>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -95,20 +94,16 @@ ZBPP_INLINE void check_tied(int stage, bytes stated, bool has_update, optimizer_
   auto const weights = given.tied_weights();
   auto const found = weights * static_cast<bytes>(sizeof(float));
   if ((weights > 0) != (given.tied_layers() > 0))
-    throw error(
-        errc::bad_argument,
-        "its optimizer says that " + std::to_string(given.tied_layers()) +
-            " layers are tied, with " + std::to_string(weights) +
-            " weights each; give both or none",
-        {.stage = stage});
+    throw error(errc::bad_argument, {.stage = stage}) + "its optimizer says that " +
+        given.tied_layers() + " layers are tied, with " + weights +
+        " weights each; give both or none";
   if (found == stated) return;
-  auto const text =
-      has_update ? "it has tied weights, and update(), which sees no gradients of others; give it "
-                   "optimizer() instead"
-                 : "its optimizer has " + std::to_string(found) +
-                       " bytes of tied gradients, and its problem states " +
-                       std::to_string(stated) + "; give both the same";
-  throw error(errc::bad_argument, text, {.stage = stage});
+  if (has_update)
+    throw error(errc::bad_argument, {.stage = stage}) +
+        "it has tied weights, and update(), which sees no gradients of others; give it optimizer() "
+        "instead";
+  throw error(errc::bad_argument, {.stage = stage}) + "its optimizer has " + found +
+      " bytes of tied gradients, and its problem states " + stated + "; give both the same";
 }
 
 /// @return whether the host has a part in optimizer steps by what they ask for
@@ -121,36 +116,31 @@ ZBPP_INLINE void check_tied(int stage, bytes stated, bool has_update, optimizer_
 /// @throws error (bad_argument)
 ZBPP_INLINE void check_alone(training_options const& options, bool steps) {
   if (options.clip > 0 || options.scaling.growth_interval > 0)
-    throw error(
-        errc::bad_argument,
+    throw error(errc::bad_argument) +
         "clipping and dynamic loss scaling need ranks that agree; lower the plan with "
-        "step_kind::synchronous or post_validated");
+        "step_kind::synchronous or post_validated";
   loss_scaling const usual;
   bool const bounds_initial =
       options.scaling.initial < usual.smallest || options.scaling.initial > usual.largest;
   if (!bounds_initial &&
       (options.scaling.smallest != usual.smallest || options.scaling.largest != usual.largest))
-    throw error(
-        errc::bad_argument,
+    throw error(errc::bad_argument) +
         "a smallest or largest loss scale is given, and without ranks that agree the scale stays "
-        "what it is at first; lower the plan with step_kind::synchronous or post_validated");
+        "what it is at first; lower the plan with step_kind::synchronous or post_validated";
   validation_window const whole;
   if (options.window.steps != whole.steps || options.window.most_amended != whole.most_amended)
-    throw error(
-        errc::bad_argument,
+    throw error(errc::bad_argument) +
         "a window of validations is given, and no step of the plan is validated afterwards; lower "
-        "it with step_kind::post_validated");
+        "it with step_kind::post_validated";
   if (steps) return;
   if (has_learning_rate(options))
-    throw error(
-        errc::bad_argument,
+    throw error(errc::bad_argument) +
         "learning_rate is given, and the plan has no optimizer steps; lower it with a step_kind "
-        "other than none, or leave the rate to what steps between step() and step()");
+        "other than none, or leave the rate to what steps between step() and step()";
   if (options.accumulate > 1 && !options.on_gradients_ready)
-    throw error(
-        errc::bad_argument,
+    throw error(errc::bad_argument) +
         "accumulate is above 1, and the plan has no optimizer steps; lower it with a step_kind "
-        "other than none, or step after as many calls of step()");
+        "other than none, or step after as many calls of step()";
 }
 
 /// Refuses a stage that cannot step as the program and the options say.
@@ -159,16 +149,12 @@ ZBPP_INLINE void check_update(
     int stage, stage_ref const& given, bool agrees, training_options const& options) {
   if (!given.has_update()) return;
   if (agrees)
-    throw error(
-        errc::bad_argument,
-        "it has update(), which knows nothing of other ranks; give it optimizer() instead",
-        {.stage = stage});
+    throw error(errc::bad_argument, {.stage = stage}) +
+        "it has update(), which knows nothing of other ranks; give it optimizer() instead";
   if (has_learning_rate(options) && !given.takes_settings())
-    throw error(
-        errc::bad_argument,
+    throw error(errc::bad_argument, {.stage = stage}) +
         "learning_rate is given, and its update(ctx) takes none; let it take the settings, too: "
-        "update(zbpp::step_settings const&, zbpp::pass_context)",
-        {.stage = stage});
+        "update(zbpp::step_settings const&, zbpp::pass_context)";
 }
 
 ZBPP_INLINE step_agreements::step_agreements(
@@ -188,17 +174,14 @@ ZBPP_INLINE step_agreements::step_agreements(
   steps_ = has([](instruction const& i) { return i.is_step(); });
   if ((steps_ || has([](instruction const& i) { return i.is_of_tied(); })) &&
       tied != problem.tied_stages())
-    throw error(
-        errc::bad_argument,
+    throw error(errc::bad_argument) +
         "the program has other tied stages than the problem; lower its schedule with "
-        "lower_options::tied = problem.tied_stages()");
+        "lower_options::tied = problem.tied_stages()";
   if (!agrees_) check_alone(options, steps_);
   may_not_agree_ = options.agreement.every > 1;
   if (may_not_agree_ && !tied.empty())
-    throw error(
-        errc::bad_argument,
-        "every of the interval of agreement is above 1 and weights are tied, which step alike on "
-        "all ranks; leave every at 1");
+    throw error(errc::bad_argument) + "every of the interval of agreement is above 1 and weights "
+                                      "are tied, which step alike on all ranks; leave every at 1";
   auto const at_once = steps_at_once(program);
   bool is_host_needed = agrees_ || reduces_gradients(program) || asks_for_more(options);
   std::vector<std::vector<step_agreement::stage_optimizer>> chunks;  // by rank

@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstring>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace zbpp::detail {
@@ -54,11 +53,9 @@ ZBPP_INLINE std::span<std::byte const> tied_gradients::read(int chunk, pass_cont
 ZBPP_INLINE void tied_gradients::add(std::span<std::byte const> gradients) {
   auto const size = weights_ * sizeof(float);
   if (gradients.empty() || gradients.size() % size != 0)
-    throw error(
-        errc::no_agreement,
-        "another rank sent " + std::to_string(gradients.size()) +
-            " bytes of tied gradients, which are not those of layers of " + std::to_string(size) +
-            "; give the tied layers of all ranks the same size");
+    throw error(errc::no_agreement) + "another rank sent " + gradients.size() +
+        " bytes of tied gradients, which are not those of layers of " + size +
+        "; give the tied layers of all ranks the same size";
   if (next_ == 0) {
     std::memcpy(sum_.data(), gradients.data(), size);
     gradients = gradients.subspan(size);

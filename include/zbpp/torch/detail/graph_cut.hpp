@@ -185,11 +185,10 @@ class arrival_hook : public autograd::FunctionPreHook {
 
   autograd::variable_list operator()(autograd::variable_list const& gradients) override {
     if (arrived_->phase == node_phase::between) {
-      throw error(
-          errc::bad_argument,
+      throw error(errc::bad_argument) +
           "a backward pass came to a node of a graph that split_backward has cut: compute what "
           "depends on the inputs anew for each microbatch, and run backward passes only by its "
-          "split_backward");
+          "split_backward";
     }
     if (arrived_->phase == node_phase::input) arrived_->gradients = gradients;
     return gradients;

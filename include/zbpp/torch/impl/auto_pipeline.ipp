@@ -60,11 +60,9 @@ inline void check_unshared(std::vector<layer> const& layers) {
     for (auto const& each : layers[i].parameters()) {
       auto const found = owners.emplace(each.value.unsafeGetTensorImpl(), i).first;
       if (found->second != i)
-        throw error(
-            errc::bad_argument,
-            "layers " + std::to_string(found->second) + " and " + std::to_string(i) +
-                " share a parameter; make them one layer, or give each a leaf of its own "
-                "(tied_parameter)");
+        throw error(errc::bad_argument) + "layers " + found->second + " and " + i +
+            " share a parameter; make them one layer, or give each a leaf of its own "
+            "(tied_parameter)";
     }
   }
 }
@@ -100,10 +98,8 @@ inline void prepare(layer_sequence const& model, auto_settings& settings) {
       settings.optimizer_tensors >= 0,
       "auto_pipeline: auto_settings::optimizer_tensors is negative");
   if (!settings.costs.empty() && settings.costs.size() != layers.size())
-    throw error(
-        errc::bad_argument,
-        "auto_pipeline: auto_settings::costs has " + std::to_string(settings.costs.size()) +
-            " layers, the model " + std::to_string(layers.size()));
+    throw error(errc::bad_argument) + "auto_pipeline: auto_settings::costs has " +
+        settings.costs.size() + " layers, the model " + layers.size();
   check_unshared(layers);
   // What is wrong with the rest is said before anything is measured.
   auto stated = settings;
@@ -120,10 +116,10 @@ inline void prepare(layer_sequence const& model, auto_settings& settings) {
   auto const all = merge_layers(costs);
   auto const longest = std::ranges::max_element(costs, {}, time_of);
   auto const text = [](ticks time) { return fixed_text(to_milliseconds(time), 3) + " ms"; };
-  return "measured " + std::to_string(costs.size()) + " layers: F takes " + text(all.forward) +
-         ", B " + text(all.backward_input) + " and W " + text(all.backward_weight) +
-         " in all; layer " + std::to_string(longest - costs.begin()) + " takes the longest, " +
-         text(time_of(*longest));
+  return zbpp::detail::joined("measured ") + costs.size() + " layers: F takes " +
+         text(all.forward) + ", B " + text(all.backward_input) + " and W " +
+         text(all.backward_weight) + " in all; layer " + (longest - costs.begin()) +
+         " takes the longest, " + text(time_of(*longest));
 }
 
 inline std::vector<layer_costs> measure_model(

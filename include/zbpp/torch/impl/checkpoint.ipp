@@ -95,10 +95,8 @@ inline void write_tensors(
   for (auto const& [name, value] : tensors) {
     auto const* const found = find_type(value.scalar_type());
     if (found == nullptr || value.layout() != at::kStrided)
-      throw error(
-          errc::bad_argument,
-          "'" + name + "' is not a dense tensor of a type that a checkpoint can have: it is " +
-              describe(value));
+      throw error(errc::bad_argument) + "'" + name +
+          "' is not a dense tensor of a type that a checkpoint can have: it is " + describe(value);
     auto const& each = plain.emplace_back(value.detach().cpu().contiguous());
     arrays.push_back(
         {name,
@@ -127,9 +125,9 @@ class stored_entries {
       for (std::filesystem::directory_iterator at(path, reason), end; !reason && at != end;
            at.increment(reason))
         if (at->path().extension() == ".safetensors") paths.push_back(at->path());
-      if (reason) throw error(errc::io_failed, name_ + ": cannot be read: " + reason.message());
+      if (reason) throw error(errc::io_failed) + name_ + ": cannot be read: " + reason.message();
       if (paths.empty())
-        throw error(errc::io_failed, name_ + ": has no file whose name ends in .safetensors");
+        throw error(errc::io_failed) + name_ + ": has no file whose name ends in .safetensors";
     }
     std::ranges::sort(paths);
     for (auto const& each : paths) add(each);
@@ -145,15 +143,12 @@ class stored_entries {
     auto const right = describe(expected);
     auto const* const found = find(name);
     if (found == nullptr)
-      throw error(
-          errc::bad_format,
-          name_ + ": has no entry '" + name + "'; the model has it as " + right +
-              ": load what was saved of all parts, under the same names");
+      throw error(errc::bad_format) + name_ + ": has no entry '" + name +
+          "'; the model has it as " + right +
+          ": load what was saved of all parts, under the same names";
     if (!is_like(*found->array, expected))
-      throw error(
-          errc::bad_format,
-          found->file->path().string() + ": the entry '" + name + "' is " +
-              describe(*found->array) + "; the model has " + right);
+      throw error(errc::bad_format) + found->file->path().string() + ": the entry '" + name +
+          "' is " + describe(*found->array) + "; the model has " + right;
     return *found;
   }
   [[nodiscard]] std::map<std::string, place> const& all() const noexcept { return places_; }
@@ -165,25 +160,22 @@ class stored_entries {
     for (auto const& [name, array] : file.header().arrays) {
       auto const [other, is_new] = places_.emplace(name, place{&file, &array});
       if (!is_new)
-        throw error(
-            errc::bad_format,
-            path.string() + ": the entry '" + name + "' is in " +
-                other->second.file->path().string() +
-                ", too; leave the files of one checkpoint alone in its folder");
+        throw error(errc::bad_format) + path.string() + ": the entry '" + name + "' is in " +
+            other->second.file->path().string() +
+            ", too; leave the files of one checkpoint alone in its folder";
     }
     auto const state = training_of(file);
     if (training_ && *training_ != state) {
       auto const& other = files_.front().path().string();
       bool const same_step = training_->state.steps == state.state.steps;
-      auto const differs =
-          same_step ? ": has the training_state '" + checkpoint::to_text(state.state) + "', and " +
-                          other + " has '" + checkpoint::to_text(training_->state) + "'"
-                    : ": is of step " + std::to_string(state.state.steps) + ", and " + other +
-                          " of step " + std::to_string(training_->state.steps);
-      throw error(
-          errc::bad_format,
-          path.string() + differs + "; load files that were saved at the same time" +
-              (same_step ? ", with the state of a rank that has an optimizer" : ""));
+      auto const differs = same_step ? ": has the training_state '" +
+                                           checkpoint::to_text(state.state) + "', and " + other +
+                                           " has '" + checkpoint::to_text(training_->state) + "'"
+                                     : zbpp::detail::joined(": is of step ") + state.state.steps +
+                                           ", and " + other + " of step " + training_->state.steps;
+      throw error(errc::bad_format) + path.string() + differs +
+          "; load files that were saved at the same time" +
+          (same_step ? ", with the state of a rank that has an optimizer" : "");
     }
     training_ = state;
   }
@@ -193,10 +185,8 @@ class stored_entries {
     auto const found = metadata.find(training_key);
     if (found == metadata.end()) return {};
     if (auto const read = checkpoint::to_training(found->second)) return *read;
-    throw error(
-        errc::bad_format,
-        file.path().string() + ": its training_state is '" + found->second +
-            "', which is not five or six numbers; take another copy of it");
+    throw error(errc::bad_format) + file.path().string() + ": its training_state is '" +
+        found->second + "', which is not five or six numbers; take another copy of it";
   }
 
   std::string name_;
@@ -337,10 +327,8 @@ inline void save_gradient(
   char const* const reason = is_sparse ? "' is sparse, which a checkpoint cannot have"
                                        : "' waits for a step, and each replica has another";
   if (is_pending && (is_sparse || !is_alone))
-    throw error(
-        errc::bad_argument,
-        "the gradient of '" + of.name + reason +
-            "; save when the optimizer has stepped and its gradients are cleared");
+    throw error(errc::bad_argument) + "the gradient of '" + of.name + reason +
+        "; save when the optimizer has stepped and its gradients are cleared";
   if (is_sparse) return;
   if (is_pending || has_optimizer)
     to.push_back({state_name(of.name, "gradient"), is_pending ? gradient : undefined_field()});
@@ -370,15 +358,11 @@ inline void require_names(std::vector<named_tensor> const& entries) {
   std::set<std::string_view> names;
   for (auto const& each : entries) {
     if (each.name == "__metadata__")
-      throw error(
-          errc::bad_argument,
-          "an entry of a checkpoint is '__metadata__', which the format has for itself; give it "
-          "another name");
+      throw error(errc::bad_argument) + "an entry of a checkpoint is '__metadata__', which the "
+                                        "format has for itself; give it another name";
     if (!names.insert(each.name).second)
-      throw error(
-          errc::bad_argument,
-          "two entries of a checkpoint are '" + each.name +
-              "'; name the modules of each part as in the whole model, or give it a prefix");
+      throw error(errc::bad_argument) + "two entries of a checkpoint are '" + each.name +
+          "'; name the modules of each part as in the whole model, or give it a prefix";
   }
 }
 
@@ -390,10 +374,10 @@ template <class Work>
   std::string own;
   std::exception_ptr thrown;
   try {
-    own = std::string("save_checkpoint") + '\0' + work();
+    own = zbpp::detail::joined("save_checkpoint", '\0', work());
   } catch (...) {
     thrown = std::current_exception();
-    own = std::string("save_checkpoint failed") + '\0' + zbpp::detail::text_of(thrown);
+    own = zbpp::detail::joined("save_checkpoint failed", '\0', zbpp::detail::text_of(thrown));
   }
   std::vector<std::vector<std::byte>> all;
   replicas.exchange(std::as_bytes(std::span(own)), all);
@@ -401,13 +385,13 @@ template <class Work>
   std::vector<std::string> answers;
   for (auto const& bytes : all) {
     std::string text(reinterpret_cast<char const*>(bytes.data()), bytes.size());
-    auto const replica = "replica " + std::to_string(answers.size());
+    std::string const replica = zbpp::detail::joined("replica ", answers.size());
     auto const call = text.substr(0, text.find('\0'));
     text.erase(0, call.size() + 1);
-    if (call == "save_checkpoint failed") throw error(errc::peer_failed, replica + ": " + text);
+    if (call == "save_checkpoint failed") throw error(errc::peer_failed) + replica + ": " + text;
     if (call != "save_checkpoint")
-      throw error(
-          errc::no_agreement, replica + " makes another call; let all save behind one step");
+      throw error(errc::no_agreement) + replica +
+          " makes another call; let all save behind one step";
     answers.push_back(std::move(text));
   }
   return answers;
@@ -430,17 +414,15 @@ inline void divide_entries(
       if (name.front() == '-' || by < all.size()) continue;
       by = n;
       if (files.emplace(path, n).first->second != n)
-        throw error(
-            errc::bad_argument, path + ": two replicas write it; give each a file of its own");
+        throw error(errc::bad_argument) + path +
+            ": two replicas write it; give each a file of its own";
     }
   }
   for (auto const& [name, by] : saves)
     if (by == all.size())
-      throw error(
-          errc::bad_argument,
-          "another replica keeps '" + name +
-              "' and does not save it; call save_checkpoint(path, parts, pipe) on all replicas, "
-              "with all parts and their optimizers");
+      throw error(errc::bad_argument) + "another replica keeps '" + name +
+          "' and does not save it; call save_checkpoint(path, parts, pipe) on all replicas, "
+          "with all parts and their optimizers";
   auto const place = static_cast<std::size_t>(replicas.place());
   std::erase_if(entries, [&](auto const& each) { return saves.at(each.name) != place; });
 }
@@ -523,11 +505,9 @@ inline training_state load_checkpoint(
     auto const parameter = detail::parameter_of(name);
     if (known.contains(name) || without_state.contains(parameter)) continue;
     if (extent == coverage::part && !with_state.contains(parameter)) continue;
-    throw error(
-        errc::bad_format,
-        place.file->path().string() + ": the entry '" + name +
-            "' matches nothing in the model; give load_checkpoint all parts of the model, or "
-            "coverage::part");
+    throw error(errc::bad_format) + place.file->path().string() + ": the entry '" + name +
+        "' matches nothing in the model; give load_checkpoint all parts of the model, or "
+        "coverage::part";
   }
   std::vector<at::Tensor> read;  // all of it, before anything is changed
   for (auto const& [name, value] : to.entries) {

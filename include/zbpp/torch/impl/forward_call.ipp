@@ -14,11 +14,10 @@ namespace zbpp::torch {
     std::array<bool, most_arguments + 1> const& takes, std::size_t got) {
   std::string counts;
   for (std::size_t count = 1; count <= most_arguments; ++count)
-    if (takes[count]) counts += (counts.empty() ? "" : " or ") + std::to_string(count);
-  throw error(
-      errc::bad_argument,
-      "a module that takes " + (counts == "1" ? "one tensor" : counts + " tensors") + " got " +
-          std::to_string(got) + "; let its forward take zbpp::torch::tensors");
+    if (takes[count]) counts += zbpp::detail::joined(counts.empty() ? "" : " or ", count);
+  throw error(errc::bad_argument) + "a module that takes " +
+      (counts == "1" ? "one tensor" : counts + " tensors") + " got " + got +
+      "; let its forward take zbpp::torch::tensors";
 }
 
 }  // namespace zbpp::torch

@@ -109,11 +109,9 @@ inline void layer_keeper::put_back() {
   for (auto const& [parameter, before] : grads_) parameter.mutable_grad() = before;
   auto const now = state_();
   if (now.size() != before_.size())
-    throw error(
-        errc::bad_argument,
-        name_ + " has " + std::to_string(now.size()) +
-            " parameters and buffers after its runs, and had " + std::to_string(before_.size()) +
-            " before; make them when the module is made, so that it can be left as it was");
+    throw error(errc::bad_argument) + name_ + " has " + now.size() +
+        " parameters and buffers after its runs, and had " + before_.size() +
+        " before; make them when the module is made, so that it can be left as it was";
   for (std::size_t i = 0; i < now.size(); ++i) {
     auto const& before = before_[i];
     if (!now[i].defined() || !before.defined() || !before.has_storage()) continue;

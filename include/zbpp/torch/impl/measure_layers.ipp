@@ -184,7 +184,7 @@ inline std::vector<layer_costs> measure_layers(
   std::vector<layer_costs> measured;
   edge_tensors from{batch, std::vector<bool>(batch.size(), false)};
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    auto const name = "layer " + std::to_string(i);
+    std::string const name = zbpp::detail::joined("layer ", i);
     auto const* const last = i + 1 == layers.size() ? &loss : nullptr;
     auto const state = [&block = layers[i]] {
       tensors all;
@@ -200,7 +200,7 @@ inline std::vector<layer_costs> measure_layers(
       throw;
     } catch (std::exception const& thrown) {
       std::throw_with_nested(
-          error(errc::pass_failed, name + " of measure_layers: " + zbpp::detail::text_of(thrown)));
+          error(errc::pass_failed) + name + " of measure_layers: " + zbpp::detail::text_of(thrown));
     }
   }
   return measured;

@@ -161,8 +161,7 @@ inline void module_flow::check_made(work const& kept, tensors const& outputs, bo
   auto const& before = kept.made;
   std::string found;
   if (before.size() != outputs.size())
-    found = "R made " + std::to_string(outputs.size()) + " tensors, F made " +
-            std::to_string(before.size());
+    found = zbpp::detail::joined("R made ", outputs.size(), " tensors, F made ", before.size());
   for (std::size_t i = 0; i < outputs.size() && found.empty(); ++i) {
     auto const differs = detail::difference(before[i], outputs[i]);
     if (differs.empty()) continue;
@@ -171,10 +170,9 @@ inline void module_flow::check_made(work const& kept, tensors const& outputs, bo
             " of R differs from that of F: " + differs;
   }
   if (found.empty()) return;
-  throw error(
-      errc::bad_argument,
-      found + "; a stage that is recomputed has to compute the same twice: look for random numbers "
-              "of generators of its own, buffers that F changes, and inputs that it writes to");
+  throw error(errc::bad_argument) + found +
+      "; a stage that is recomputed has to compute the same twice: look for random numbers "
+      "of generators of its own, buffers that F changes, and inputs that it writes to";
 }
 
 inline tensors module_flow::run(work& kept, microbatch mb, bool has_graph) const {

@@ -66,7 +66,7 @@ class tensor_source final : public optim::layer_source {
       refuse("is no leaf, so that backward gives it no grad; make its layer of the leaf");
     if (parameter_.numel() != count_)
       refuse(
-          "had " + std::to_string(count_) + " weights when its layer was made, and is " +
+          zbpp::detail::joined("had ") + count_ + " weights when its layer was made, and is " +
           text_of(parameter_) + " now; make the stage anew");
     found.weights = span_of(parameter_);
   }
@@ -142,7 +142,7 @@ inline tied_parameter::tied_parameter(tensors leaves) : leaves_(std::move(leaves
   for (std::size_t i = 0; i < leaves_.size(); ++i) {
     auto const& each = leaves_[i];
     auto const refuse = [i](char const* text) {
-      throw error(errc::bad_argument, "leaf " + std::to_string(i) + " of a tied_parameter " + text);
+      throw error(errc::bad_argument) + "leaf " + i + " of a tied_parameter " + text;
     };
     if (!each.defined() || !each.is_leaf() || !each.requires_grad())
       refuse("is no leaf that is trained; make it with tied_parameter::leaf");

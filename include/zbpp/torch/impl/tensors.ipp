@@ -14,9 +14,8 @@ class byte_reader {
 
   [[nodiscard]] std::byte* take(std::size_t size) {
     if (size > left_.size())
-      throw error(
-          errc::wrong_size,
-          "the bytes of tensors end early; sender and receiver need the same version of zbpp");
+      throw error(errc::wrong_size) +
+          "the bytes of tensors end early; sender and receiver need the same version of zbpp";
     auto* const begin = left_.data();
     left_ = left_.subspan(size);
     return begin;
