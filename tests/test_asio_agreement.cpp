@@ -379,19 +379,22 @@ TEST_CASE("differences are empty for equal lists only, whatever is in them", "[a
 TEST_CASE("items go over the wire, and what is cut short is refused", "[asio]") {
   agreement_item const item{"costs of stage 3", 7, "a value"};
   zbpp::asio::wire_writer writer;
-  asio::detail::put(writer, item);
+  fields(writer, item);
   zbpp::asio::wire_reader reader(writer.bytes());
-  CHECK(asio::detail::get_item(reader) == item);
+  agreement_item received;
+  fields(reader, received);
+  CHECK(received == item);
   CHECK_NOTHROW(reader.expect_end());
   for (std::size_t size = 0; size < writer.bytes().size(); ++size) {
     zbpp::asio::wire_reader cut(std::span(writer.bytes()).first(size));
-    CHECK_THROWS_AS(asio::detail::get_item(cut), error);
+    CHECK_THROWS_AS(fields(cut, received), error);
   }
   agreement_item const wordy{std::string(1000, 'n'), 0, std::string(1000, 'v')};
   zbpp::asio::wire_writer long_writer;
-  asio::detail::put(long_writer, wordy);
+  fields(long_writer, wordy);
   zbpp::asio::wire_reader long_reader(long_writer.bytes());
-  CHECK(asio::detail::get_item(long_reader).name.size() == agreement_item::longest_text);
+  fields(long_reader, received);
+  CHECK(received.name.size() == agreement_item::longest_text);
 }
 
 TEST_CASE("of two long values a difference shows where they part", "[asio]") {
