@@ -2,6 +2,7 @@
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/asio/detail/agreement_wire.hpp>
+#include <zbpp/model/costs.hpp>
 #include <zbpp/planner/registry.hpp>
 #include <zbpp/runtime/agreement.hpp>
 
@@ -14,7 +15,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <set>
 #include <span>
@@ -52,7 +52,7 @@ struct parts {
 // Costs each of which can grow by one.
 stage_costs roomy_costs(seeded_random& random) {
   auto costs = random_costs(random);
-  costs.forward += 2;
+  costs.forward += 3;
   costs.backward_input += 2;
   costs.backward_weight += 2;
   if (costs.backward_fused)
@@ -119,71 +119,31 @@ struct mutation {
   plan_parts changed;
 };
 
+// What follows where an optional cost is not said.
+ticks usual_of(detail::cost_field const& field, stage_costs const& c) {
+  if (field.name == "backward_fused") return c.backward_input + c.backward_weight;
+  if (field.name == "overlapped") return c.forward + c.backward_input;
+  return field.name == "recompute" ? 0 : c.forward + c.of(pass_kind::backward);
+}
+
 void add_cost_mutations(plan_parts const& base, parts const& from, std::vector<mutation>& all) {
-  using change = std::function<void(stage_costs&)>;
-  auto const grow = [](auto member) { return [member](stage_costs& c) { c.*member += 1; }; };
-  auto const grow_optional = [](auto member) {
-    return [member](stage_costs& c) {
-      auto& value = c.*member;
-      if (!value)
-        value = c.backward_input + c.backward_weight - 1;
-      else
-        *value += 1;
-    };
+  auto const add = [&](std::size_t stage, auto apply) {
+    auto other = from;
+    apply(other.costs[stage]);
+    mutation m{{"costs of stage " + std::to_string(stage)}, base};
+    m.changed.problem = other.make();
+    all.push_back(std::move(m));
   };
-  std::vector<change> const changes{
-      grow(&stage_costs::forward),
-      grow(&stage_costs::backward_input),
-      grow(&stage_costs::backward_weight),
-      grow_optional(&stage_costs::backward_fused),
-      grow_optional(&stage_costs::recompute),
-      // What is not said is not the same as what follows from not saying it.
-      [](stage_costs& c) {
-        if (c.recompute)
-          c.recompute.reset();
-        else
-          c.recompute = 0;
-      },
-      [](stage_costs& c) {
-        if (c.backward_fused)
-          c.backward_fused.reset();
-        else
-          c.backward_fused = c.backward_input + c.backward_weight;
-      },
-      [](stage_costs& c) {
-        if (c.overlapped)
-          *c.overlapped += 1;
-        else
-          c.overlapped = c.forward + c.backward_input;
-      },
-      [](stage_costs& c) {
-        if (c.overlapped)
-          c.overlapped.reset();
-        else
-          c.overlapped = c.forward + c.backward_input - 1;
-      },
-      [](stage_costs& c) {
-        if (c.overlapped_fused)
-          c.overlapped_fused.reset();
-        else
-          c.overlapped_fused = c.forward + c.of(pass_kind::backward) - 1;
-      },
-      grow(&stage_costs::norm),
-      grow(&stage_costs::optimizer_step),
-      grow(&stage_costs::activation),
-      grow(&stage_costs::weight_gradient_input),
-      grow(&stage_costs::output_gradient),
-      grow(&stage_costs::recompute_input),
-      grow(&stage_costs::edge),
-      grow(&stage_costs::static_memory),
-      grow(&stage_costs::workspace)};
   for (std::size_t s = 0; s < from.costs.size(); ++s)
-    for (auto const& apply : changes) {
-      auto other = from;
-      apply(other.costs[s]);
-      mutation m{{"costs of stage " + std::to_string(s)}, base};
-      m.changed.problem = other.make();
-      all.push_back(std::move(m));
+    for (auto const& field : detail::cost_fields) {
+      auto const value = field.of(from.costs[s]);
+      if (value) add(s, [&](stage_costs& c) { field.set(c, *value + 1); });
+      if (field.optional == nullptr) continue;
+      if (value) add(s, [&](stage_costs& c) { (c.*field.optional).reset(); });
+      // What is not said is not the same as what follows from not saying it.
+      if (!value) add(s, [&](stage_costs& c) { field.set(c, usual_of(field, c)); });
+      if (!value && field.kind == detail::cost_kind::joint)
+        add(s, [&](stage_costs& c) { field.set(c, usual_of(field, c) - 1); });
     }
 }
 
@@ -419,19 +379,22 @@ TEST_CASE("differences are empty for equal lists only, whatever is in them", "[a
 TEST_CASE("items go over the wire, and what is cut short is refused", "[asio]") {
   agreement_item const item{"costs of stage 3", 7, "a value"};
   zbpp::asio::wire_writer writer;
-  asio::detail::put(writer, item);
+  fields(writer, item);
   zbpp::asio::wire_reader reader(writer.bytes());
-  CHECK(asio::detail::get_item(reader) == item);
+  agreement_item received;
+  fields(reader, received);
+  CHECK(received == item);
   CHECK_NOTHROW(reader.expect_end());
   for (std::size_t size = 0; size < writer.bytes().size(); ++size) {
     zbpp::asio::wire_reader cut(std::span(writer.bytes()).first(size));
-    CHECK_THROWS_AS(asio::detail::get_item(cut), error);
+    CHECK_THROWS_AS(fields(cut, received), error);
   }
   agreement_item const wordy{std::string(1000, 'n'), 0, std::string(1000, 'v')};
   zbpp::asio::wire_writer long_writer;
-  asio::detail::put(long_writer, wordy);
+  fields(long_writer, wordy);
   zbpp::asio::wire_reader long_reader(long_writer.bytes());
-  CHECK(asio::detail::get_item(long_reader).name.size() == agreement_item::longest_text);
+  fields(long_reader, received);
+  CHECK(received.name.size() == agreement_item::longest_text);
 }
 
 TEST_CASE("of two long values a difference shows where they part", "[asio]") {

@@ -594,7 +594,8 @@ TEST_CASE("a stranger that holds the token but does not join is sent away") {
       auto const& start = meeting.control_channel().start();
       raw_member late(start.port, 1, 2);
       auto const refusal = late.read(control_kind::refuse);
-      if (!refusal || !contains(asio::detail::read_failure(*refusal).text, "is complete"))
+      if (!refusal ||
+          !contains(asio::detail::read<asio::rank_failure>(*refusal).text, "is complete"))
         throw std::runtime_error("a late process was not refused");
       raw_member bad(start.port, 1, 2);
       bad.send(control_kind::call);
@@ -890,7 +891,7 @@ std::vector<std::string> thrown_by_connecting(channel const& wanted, std::uint16
         {  // Lives as others do, until it hears of the failure.
           std::jthread const alive([&raw](std::stop_token const& stop) {
             asio::wire_writer report;
-            put(report, asio::progress_report{});
+            fields(report, asio::progress_report{});
             while (!stop.stop_requested()) {
               raw.send(control_kind::heartbeat, report.bytes());
               ::poll(nullptr, 0, 100);

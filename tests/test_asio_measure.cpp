@@ -6,6 +6,7 @@
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/asio/tcp.hpp>
+#include <zbpp/model/costs.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
@@ -191,30 +192,12 @@ TEST_CASE("steps without records are gathered as timelines are", "[asio][measure
 TEST_CASE("the costs of all stages reach every process", "[asio][measure]") {
   auto const placement = placement::v_shape(2);
   std::vector<stage_costs> all;
+  ticks value = 0;
   for (int s = 0; s < placement.stages(); ++s) {
-    auto const n = s + 1;
-    all.push_back(
-        {.forward = n,
-         .backward_input = 2 * n,
-         .backward_weight = 3 * n,
-         .norm = 7 * n,
-         .optimizer_step = 8 * n,
-         .activation = 9 * n,
-         .weight_gradient_input = 10 * n,
-         .output_gradient = 11 * n,
-         .recompute_input = 12 * n,
-         .edge = 13 * n,
-         .static_memory = 14 * n,
-         .workspace = 15 * n,
-         .tied = 16 * n,
-         .gradients = 17 * n,
-         .optimizer_state = 18 * n});
-    if (s % 2 == 0) {
-      all.back().backward_fused = 4 * n;
-      all.back().recompute = 0;
-      all.back().overlapped = 6 * n;
-      all.back().overlapped_fused = 7 * n;
-    }
+    auto& costs = all.emplace_back();
+    for (auto const& field : detail::cost_fields)
+      if (field.optional == nullptr || s % 2 == 0) field.set(costs, ++value);
+    if (s % 2 == 0) costs.recompute = 0;
   }
   check_all(test::run_ranks(2, test::patient_settings(), [&](asio::rendezvous& meeting) {
     std::vector<stage_costs> own;

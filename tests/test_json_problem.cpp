@@ -2,6 +2,7 @@
 #include <zbpp/io/file.hpp>
 #include <zbpp/json/detail/fields.hpp>
 #include <zbpp/json/problem.hpp>
+#include <zbpp/model/costs.hpp>
 
 #include <support/catch.hpp>
 #include <support/random_problem.hpp>
@@ -271,6 +272,26 @@ TEST_CASE("factors of microbatches read back to the bit, and factors of 1 are no
   CHECK(
       read_problem(text_with("", R"(, "microbatch_factors": [1, 0.5, 0.25, 2])")) ==
       with_microbatch_factors(alike, {1, 0.5, 0.25, 2}));
+}
+
+TEST_CASE("each cost of a stage is written by its key and reads back", "[json]") {
+  stage_costs const usual{
+      .forward = 40,
+      .backward_input = 30,
+      .backward_weight = 30,
+      .activation = 10,
+      .weight_gradient_input = 8};
+  for (auto const& field : zbpp::detail::cost_fields) {
+    auto one = usual;
+    bool const is_joint = field.kind == zbpp::detail::cost_kind::joint;
+    field.set(one, is_joint ? 60 : field.of(one).value_or(0) + 1);
+    problem const changed(placement::linear(2), 4, one);
+    auto const text = write_problem(changed, time_unit::nanoseconds);
+    CHECK(
+        text.find(zbpp::detail::joined("\"", field.key(), "\": ", *field.of(one))) !=
+        std::string::npos);
+    CHECK(read_problem(text) == changed);
+  }
 }
 
 TEST_CASE("replicas read back to the bit, and one replica is not written", "[json]") {

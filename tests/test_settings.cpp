@@ -15,6 +15,7 @@
 #include <zbpp/io/svg.hpp>
 #include <zbpp/io/sweep_svg.hpp>
 #include <zbpp/io/text.hpp>
+#include <zbpp/model/costs.hpp>
 #include <zbpp/optim/adamw.hpp>
 #include <zbpp/optim/sgd.hpp>
 #include <zbpp/planner/auto_placement.hpp>
@@ -448,6 +449,12 @@ TEST_CASE("each cost of a stage has an effect", "[settings][long]") {
       {"tied", [](auto& c) { c.tied = 64; }},
       {"gradients", [](auto& c) { c.gradients = 4096; }},
       {"optimizer_state", [](auto& c) { c.optimizer_state = 10; }}};
+  for (std::size_t i = 0; i < std::size(fields); ++i) {  // as the table has them
+    auto costs = test::uneven_costs();
+    fields[i].change(costs);
+    CHECK(detail::cost_fields[i].name == fields[i].name);
+    CHECK(detail::cost_fields[i].of(costs) != detail::cost_fields[i].of(test::uneven_costs()));
+  }
   check_fields(fields, test::uneven_costs(), [](stage_costs const& costs) {
     std::string text;
     auto const note = [&](std::string const&, plan const& planned) {

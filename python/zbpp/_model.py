@@ -39,6 +39,9 @@ class Stage:
     tied: int = 0
     overlapped: float | None = None
     overlapped_fused: float | None = None
+    output_gradient: int = 0
+    gradients: int = 0
+    optimizer_state: int = 0
 
 
 @dataclass(frozen=True)

@@ -33,44 +33,34 @@ int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
   auto const bytes = std::as_bytes(std::span(data, size)).subspan(1);
   auto const write = [](auto const& value) { return wire::write(value); };
   switch (data[0] % 8) {
-    case 0: demand_same_bytes(bytes, wire::read_join, write); break;
-    case 1: demand_same_bytes(bytes, wire::read_roster, write); break;
+    case 0: demand_same_bytes(bytes, wire::read<wire::join_request>, write); break;
+    case 1: demand_same_bytes(bytes, wire::read<asio::roster>, write); break;
     case 2: demand_same_bytes(bytes, wire::read_failures, write); break;
     case 3:
       demand_same_bytes(
-          bytes, [](auto b) { return wire::read_call(b, largest_part); }, write);
+          bytes, [](auto b) { return wire::read<wire::collective_call>(b, largest_part); }, write);
       break;
     case 4:
       demand_same_bytes(
-          bytes, [](auto b) { return wire::read_outcome(b, largest_part); }, write);
-      break;
-    case 5:
-      demand_same_bytes(
           bytes,
-          [](auto b) {
-            asio::wire_reader from(b);
-            auto report = asio::get_progress(from);
-            from.expect_end();
-            return report;
-          },
-          [](asio::progress_report const& report) {
-            asio::wire_writer to;
-            put(to, report);
-            return to.take();
-          });
+          [](auto b) { return wire::read<wire::collective_outcome>(b, largest_part); },
+          write);
       break;
-    case 7: demand_same_bytes(bytes, wire::read_next, write); break;
+    case 5: demand_same_bytes(bytes, wire::read<asio::progress_report>, write); break;
+    case 7: demand_same_bytes(bytes, wire::read<after_step>, write); break;
     default:
       demand_same_bytes(
           bytes,
           [](auto b) {
             asio::wire_reader from(b);
-            return wire::get_list(from, [&] { return asio::detail::get_item(from); });
+            std::vector<agreement_item> items;
+            from.list(items, [&](auto& item) { fields(from, item); });
+            from.expect_end();
+            return items;
           },
           [](std::vector<agreement_item> const& items) {
             asio::wire_writer to;
-            to.put(static_cast<std::uint32_t>(items.size()));
-            for (auto const& item : items) asio::detail::put(to, item);
+            to.list(items, [&](auto const& item) { fields(to, item); });
             return to.take();
           });
   }

@@ -99,8 +99,9 @@ def test_a_problem_reads_back():
             [
                 zbpp.Stage(1, 2, 3, 7, 5, 4, 1.5, 0.25, 0.125, 1, 6, 8, 9, 2),
                 zbpp.Stage(3, 2, 1, 7, 5, tied=2, overlapped=4, overlapped_fused=5),
+                zbpp.Stage(2, 2, 1, 7, 5, output_gradient=1, gradients=3, optimizer_state=4),
             ],
-            [1, 0],
+            [1, 0, 1],
             transfer=zbpp.Transfer([[0, 0.5], [0.25, 0]], 0.125),
             time_unit="us",
             microbatch_factors=[1, 0.5, 0.25],
@@ -114,6 +115,13 @@ def test_a_problem_reads_back():
     assert written.transfer.latency == asked.transfer.latency
     assert written.placement == asked.placement
     assert written.microbatch_factors == asked.microbatch_factors
+
+
+def test_a_stage_has_each_cost_that_the_library_reads():
+    with pytest.raises(zbpp.Error) as refused:
+        zbpp.Problem.from_json('{"ranks": 1, "microbatches": 1, "stages": [{"x": 1}]}')
+    names = re.split(", | and ", str(refused.value).partition("expected ")[2])
+    assert set(names) - {"offload", "reload"} == {one.name for one in dataclasses.fields(zbpp.Stage)}
 
 
 def test_numbers_of_other_libraries_are_numbers():

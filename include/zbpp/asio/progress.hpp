@@ -65,49 +65,27 @@ struct progress_report {
 /// Looks at what all ranks told last, by rank. @return why the step has stalled, if it has
 using watchdog = std::function<std::optional<std::string>(std::span<progress_report const>)>;
 
-/// Appends an instruction to a message, if there is one.
-inline void put(wire_writer& to, std::optional<instruction> const& given) {
-  to.put(static_cast<std::uint8_t>(given ? 1 : 0));
-  if (given)
-    to.put(static_cast<std::uint8_t>(given->kind)).put(given->stage).put(given->microbatch);
+/// Names what the bytes of an instruction are, if there is one.
+template <class Wire>
+void fields(Wire& wire, wire_value<Wire, std::optional<instruction>>& given) {
+  if (wire.is_there(given, "the mark of an instruction is"))
+    wire.choice(given->kind, instruction_kinds, "the kind of an instruction is")
+        .number(given->stage)
+        .number(given->microbatch);
 }
 
-/// Reads an instruction, if there is one.
-/// @throws error (bad_format)
-[[nodiscard]] inline std::optional<instruction> get_instruction(wire_reader& from) {
-  if (detail::get_below(from, 2, "the mark of an instruction is") == 0) return {};
-  instruction read;
-  read.kind = static_cast<instruction_kind>(
-      detail::get_below(from, instruction_kinds, "the kind of an instruction is"));
-  read.stage = from.get<std::int32_t>();
-  read.microbatch = from.get<std::int32_t>();
-  return read;
-}
-
-/// Appends a report to a message.
-inline void put(wire_writer& to, progress_report const& report) {
-  to.put(report.rank).put(static_cast<std::uint8_t>(report.phase)).put(report.step);
-  put(to, report.at);
-  to.put(report.wait.peer).put(static_cast<std::uint8_t>(report.wait.kind)).put(report.wait.call);
-  to.put(static_cast<std::uint8_t>(report.wait.axis)).put(report.age_ms).put(report.silence_ms);
-}
-
-/// Reads a report.
-/// @throws error (bad_format)
-[[nodiscard]] inline progress_report get_progress(wire_reader& from) {
-  using detail::get_below;
-  progress_report report;
-  report.rank = from.get<std::int32_t>();
-  report.phase = static_cast<progress_phase>(get_below(from, 6, "the phase of a rank is"));
-  report.step = from.get<std::int64_t>();
-  report.at = get_instruction(from);
-  report.wait.peer = from.get<std::int32_t>();
-  report.wait.kind = static_cast<wait_kind>(get_below(from, 5, "the kind of a wait is"));
-  report.wait.call = get_below(from, instruction_kinds, "the call that a rank waits in is");
-  report.wait.axis = static_cast<grid_axis>(get_below(from, 5, "the axis of a group is"));
-  report.age_ms = from.get<std::int64_t>();
-  report.silence_ms = from.get<std::int64_t>();
-  return report;
+/// Names what the bytes of a report are.
+template <class Wire>
+void fields(Wire& wire, wire_value<Wire, progress_report>& report) {
+  auto& wait = report.wait;
+  wire.number(report.rank).choice(report.phase, 6, "the phase of a rank is").number(report.step);
+  fields(wire, report.at);
+  wire.number(wait.peer)
+      .choice(wait.kind, 5, "the kind of a wait is")
+      .choice(wait.call, instruction_kinds, "the call that a rank waits in is")
+      .choice(wait.axis, 5, "the axis of a group is")
+      .number(report.age_ms)
+      .number(report.silence_ms);
 }
 
 /// Where a rank's step writes how far it is. One thread writes, any thread reads; the values are

@@ -51,12 +51,13 @@ namespace detail {
 /// The most bytes that a call takes as a message.
 inline constexpr std::size_t most_call = 72 + sizeof(zbpp::detail::step_terms);
 
-/// Appends a call to a message.
-void put(wire_writer& to, rank_call const& call);
-/// Reads a call. @throws error (bad_format)
-[[nodiscard]] rank_call get_rank_call(wire_reader& from);
-
 }  // namespace detail
+
+/// Writes a call.
+void fields(wire_writer& to, rank_call const& call);
+/// Reads a call. @throws error (bad_format)
+void fields(wire_reader& from, rank_call& call);
+
 }  // namespace zbpp::asio
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)

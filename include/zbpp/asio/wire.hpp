@@ -13,10 +13,12 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace zbpp::asio {
@@ -70,6 +72,34 @@ class wire_writer {
     return *this;
   }
 
+  // The same calls as those of a reader, so that one list of fields serves both.
+
+  template <class Number>
+  wire_writer& number(Number const& value) {
+    return put(value);
+  }
+  template <class Choice>
+  wire_writer& choice(Choice const& value, int, char const*) {
+    return put(static_cast<std::uint8_t>(value));
+  }
+  template <class Value>
+  bool is_there(std::optional<Value> const& value, char const* name) {
+    choice(value.has_value(), 2, name);
+    return value.has_value();
+  }
+  wire_writer& text(std::string_view value, std::size_t most) { return put(value.substr(0, most)); }
+  wire_writer& part(blob const& value, std::size_t) { return put(value); }
+  template <class Value>
+  wire_writer& plain(Value const& value) {
+    return append(std::as_bytes(std::span(&value, 1)));
+  }
+  template <class Item, class Each>
+  wire_writer& list(std::vector<Item> const& items, Each const& each) {
+    put(static_cast<std::uint32_t>(items.size()));
+    for (auto const& item : items) each(item);
+    return *this;
+  }
+
   /// Begins again, in the same memory.
   void clear() noexcept { bytes_.clear(); }
 
@@ -120,6 +150,53 @@ class wire_reader {
     if (!left_.empty()) throw error(errc::bad_format) + left_.size() + " bytes too many at the end";
   }
 
+  /// Reads a number.
+  /// @throws error (bad_format) as `get`; so do those below
+  template <class Number>
+  wire_reader& number(Number& value) {
+    value = get<Number>();
+    return *this;
+  }
+  /// Reads one of `end` choices, which take a byte.
+  /// @throws error (bad_format) also where it is not below `end`, with its name
+  template <class Choice>
+  wire_reader& choice(Choice& value, int end, char const* name) {
+    value = static_cast<Choice>(get_below(end, name));
+    return *this;
+  }
+  /// Reads whether a value follows, and makes one if so.
+  /// @return whether it does
+  template <class Value>
+  bool is_there(std::optional<Value>& value, char const* name) {
+    value.reset();
+    if (get_below(2, name) != 0) value.emplace();
+    return value.has_value();
+  }
+  /// Reads text of at most that many bytes; a writer cuts it off there.
+  wire_reader& text(std::string& value, std::size_t most) {
+    value = get_text(most);
+    return *this;
+  }
+  /// Reads bytes with their number in front.
+  wire_reader& part(blob& value, std::size_t most) {
+    value = get_blob(most);
+    return *this;
+  }
+  /// Reads a value as its bytes.
+  template <class Value>
+  wire_reader& plain(Value& value) {
+    static_assert(std::is_trivially_copyable_v<Value>);
+    std::memcpy(&value, take(sizeof(value)).data(), sizeof(value));
+    return *this;
+  }
+  /// Reads as many items as there are, none of which is empty: so a wrong number runs out of bytes
+  /// before it costs memory.
+  template <class Item, class Each>
+  wire_reader& list(std::vector<Item>& items, Each const& each) {
+    for (auto left = get<std::uint32_t>(); left > 0; --left) each(items.emplace_back());
+    return *this;
+  }
+
  private:
   [[nodiscard]] std::span<std::byte const> get_span(std::size_t most) {
     auto const size = get<std::uint32_t>();
@@ -129,17 +206,40 @@ class wire_reader {
     return take(size);
   }
 
+  [[nodiscard]] std::uint8_t get_below(int end, char const* name) {
+    auto const value = get<std::uint8_t>();
+    if (value >= end)
+      throw error(errc::bad_format) + name + " " + int{value} + "; it must be below " + end;
+    return value;
+  }
+
   std::span<std::byte const> left_;
 };
 
+/// Is a value as a writer takes it, or as a reader changes it. For each type that is sent,
+/// `fields(wire, value)` names once what its bytes are, for a writer and a reader alike.
+template <class Wire, class Value>
+using wire_value = std::conditional_t<std::is_same_v<Wire, wire_reader>, Value, Value const>;
+
 namespace detail {
 
-/// Reads a number of one byte.
-/// @throws error (bad_format) unless it is below `end`
-[[nodiscard]] inline std::uint8_t get_below(wire_reader& from, std::uint8_t end, char const* name) {
-  auto const value = from.get<std::uint8_t>();
-  if (value >= end)
-    throw error(errc::bad_format) + name + " " + int{value} + "; it must be below " + int{end};
+/// @return the bytes of a value
+template <class Value>
+[[nodiscard]] blob write(Value const& value) {
+  wire_writer to;
+  fields(to, value);
+  return to.take();
+}
+
+/// Reads a value that is all of some bytes; what is written can be read, but for a text that was
+/// cut off.
+/// @throws error (bad_format)
+template <class Value, class... Limits>
+[[nodiscard]] Value read(std::span<std::byte const> bytes, Limits... limits) {
+  wire_reader from(bytes);
+  Value value{};
+  fields(from, value, limits...);
+  from.expect_end();
   return value;
 }
 

@@ -7,9 +7,12 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/pass.hpp>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace zbpp {
@@ -101,6 +104,98 @@ struct stage_costs {
 
   friend bool operator==(stage_costs const&, stage_costs const&) = default;
 };
+
+namespace detail {
+
+// The members of `stage_costs` as a table, for all that treats them alike: checks, sums, files, and
+// what ranks tell each other.
+
+/// Says what a cost is.
+enum class cost_kind : std::uint8_t {
+  pass,       ///< time of a pass
+  joint,      ///< time of two passes in one; lies between the longer one and both in turn
+  optimizer,  ///< time of a part of the optimizer step
+  kept,       ///< size of what a stage keeps beside all else that is of this kind
+  size,       ///< any other size
+};
+
+/// Says how a stage gets a cost from those of its layers; `own`: from several of theirs.
+enum class cost_merge : std::uint8_t { own, sum, greatest, last };
+
+/// Describes a member of `stage_costs`, which is either a number or an optional one.
+struct cost_field {
+  std::string_view name;
+  std::int64_t stage_costs::*number = nullptr;
+  cost_kind kind = cost_kind::size;
+  cost_merge merge = cost_merge::own;
+  std::size_t place = 0;            ///< among the keys of a file, as messages list them
+  std::string_view other_key = {};  ///< in a file, where that is not the name
+  std::optional<std::int64_t> stage_costs::*optional = nullptr;
+  pass_kind one = {};    ///< of two passes together
+  pass_kind other = {};  ///< the second of them
+
+  /// @return how a file calls it
+  [[nodiscard]] constexpr std::string_view key() const noexcept {
+    return other_key.empty() ? name : other_key;
+  }
+  [[nodiscard]] constexpr bool is_time() const noexcept { return kind < cost_kind::kept; }
+  [[nodiscard]] constexpr std::optional<std::int64_t> of(stage_costs const& costs) const noexcept {
+    return optional != nullptr ? costs.*optional : costs.*number;
+  }
+  constexpr void set(stage_costs& costs, std::int64_t value) const noexcept {
+    if (optional != nullptr)
+      costs.*optional = value;
+    else
+      costs.*number = value;
+  }
+};
+
+/// How many keys a file has to have, the first of them.
+inline constexpr std::size_t required_costs = 5;
+
+/// Lists all members, in the order in which `stage_costs` has them.
+inline constexpr auto cost_fields = [] {
+  using enum cost_kind;
+  using enum cost_merge;
+  using enum pass_kind;
+  using c = stage_costs;
+  return std::to_array<cost_field>({
+      {"forward", &c::forward, pass, sum, 0},
+      {"backward_input", &c::backward_input, pass, sum, 1},
+      {"backward_weight", &c::backward_weight, pass, sum, 2},
+      {"backward_fused",
+       {},
+       joint,
+       own,
+       5,
+       {},
+       &c::backward_fused,
+       backward_input,
+       backward_weight},
+      {"recompute", {}, pass, own, 6, {}, &c::recompute},
+      {"overlapped", {}, joint, own, 17, {}, &c::overlapped, forward, backward_input},
+      {"overlapped_fused", {}, joint, own, 18, {}, &c::overlapped_fused, forward, backward},
+      {"norm", &c::norm, optimizer, sum, 7},
+      {"optimizer_step", &c::optimizer_step, optimizer, sum, 8},
+      {"activation", &c::activation, kept, sum, 3},
+      {"weight_gradient_input", &c::weight_gradient_input, size, sum, 4},
+      {"output_gradient", &c::output_gradient, kept, sum, 16},
+      {"recompute_input", &c::recompute_input, size, own, 9},
+      {"edge", &c::edge, size, last, 10},
+      {"static_memory", &c::static_memory, kept, sum, 11, "static"},
+      {"workspace", &c::workspace, size, greatest, 12},
+      {"tied", &c::tied, size, greatest, 13},  // one stage needs them once
+      {"gradients", &c::gradients, size, sum, 14},
+      {"optimizer_state", &c::optimizer_state, kept, sum, 15},
+  });
+}();
+
+// Each of the 4 that are optional is as large as two numbers.
+static_assert(
+    sizeof(stage_costs) == (cost_fields.size() + 4) * sizeof(std::int64_t),
+    "cost_fields lacks a member of stage_costs; add it, and what it is");
+
+}  // namespace detail
 
 /// Says how long F of one stage and B or BW of a stage of the same rank take together: what both
 /// take less the time that each of the two stages can hide, the lesser of both. So it lies between

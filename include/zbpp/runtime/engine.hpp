@@ -386,7 +386,7 @@ class engine {
       if (i.kind == instruction_kind::gather_weights)
         return reduction_->finish_gather(i.chunk, observer_, ctx);
     auto& part = *agreement_.part();
-    reduction_->start(i.chunk, part.request(), part.terms().learning_rate, observer_, ctx);
+    reduction_->start(i.chunk, part.request(), part.terms().learning_rate(), observer_, ctx);
     return true;
   }
 

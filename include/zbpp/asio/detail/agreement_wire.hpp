@@ -6,28 +6,19 @@
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/runtime/agreement.hpp>
 
-#include <cstdint>
-#include <string_view>
+namespace zbpp::asio {
 
-namespace zbpp::asio::detail {
-
+namespace detail {
 /// Names the item of a `grid_layout`.
 inline constexpr char const* grid_item = "grid_layout";
+}  // namespace detail
 
-/// Writes an item, its texts cut to `agreement_item::longest_text`.
-inline void put(wire_writer& to, agreement_item const& item) {
-  to.put(std::string_view(item.name).substr(0, agreement_item::longest_text)).put(item.digest);
-  to.put(std::string_view(item.value).substr(0, agreement_item::longest_text));
+/// Names what the bytes of an item are.
+template <class Wire>
+void fields(Wire& wire, wire_value<Wire, agreement_item>& item) {
+  wire.text(item.name, agreement_item::longest_text)
+      .number(item.digest)
+      .text(item.value, agreement_item::longest_text);
 }
 
-/// Reads what `put` wrote.
-/// @throws error (bad_format) when bytes are missing, or a text is too long
-[[nodiscard]] inline agreement_item get_item(wire_reader& from) {
-  agreement_item item;
-  item.name = from.get_text(agreement_item::longest_text);
-  item.digest = from.get<std::uint64_t>();
-  item.value = from.get_text(agreement_item::longest_text);
-  return item;
-}
-
-}  // namespace zbpp::asio::detail
+}  // namespace zbpp::asio

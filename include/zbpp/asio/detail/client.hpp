@@ -127,11 +127,12 @@ class client final : public connection_owner {
   void receive(control_kind kind, std::span<std::byte const> payload) {
     switch (kind) {
       case control_kind::heartbeat: return;
-      case control_kind::refuse: return be_refused(read_failure(payload));
-      case control_kind::welcome: return start(read_roster(payload));
-      case control_kind::outcome: return take(read_outcome(payload, settings_.largest_blob));
-      case control_kind::decide: return take(read_next(payload));
-      case control_kind::stop: return stop(read_failure(payload));
+      case control_kind::refuse: return be_refused(read<rank_failure>(payload));
+      case control_kind::welcome: return start(read<roster>(payload));
+      case control_kind::outcome:
+        return take(read<collective_outcome>(payload, settings_.largest_blob));
+      case control_kind::decide: return take(read<after_step>(payload));
+      case control_kind::stop: return stop(read<rank_failure>(payload));
       case control_kind::all_informed: return note_all_informed();
       case control_kind::verdict: end(read_failures(payload)); return note_all_informed();
       case control_kind::bye:
@@ -188,7 +189,7 @@ class client final : public connection_owner {
       if (calls_ > last_call_) end_alone({0, -1, -1, -1}, left());
     } else if (connection_ != nullptr) {
       wire_.clear();
-      put(wire_, by);
+      fields(wire_, by);
       connection_->send_small(control_kind::begin, wire_.bytes());
     } else if (begins_) {
       begins_(by);
@@ -368,7 +369,7 @@ class client final : public connection_owner {
     if (connection_ != nullptr && was_late) connection_->reset_silence(now);
     if (connection_ != nullptr && connection_->is_behind()) return;
     wire_writer to;
-    put(to, progress_.read(now));
+    fields(to, progress_.read(now));
     send(control_kind::heartbeat, to.take());
   }
 

@@ -115,172 +115,83 @@ inline constexpr std::size_t most_join = 1024;       // bytes of a join_request 
   return std::min(most, ranks * each);
 }
 
-// What is written can be read: `read_x(bytes of write(x)) == x`, except for a text that was cut.
+}  // namespace zbpp::asio::detail
 
-inline void put(wire_writer& to, rank_failure const& f) {
-  to.put(f.location.rank).put(f.location.position).put(f.location.stage).put(f.location.microbatch);
-  put(to, f.instruction);
-  to.put(static_cast<std::uint8_t>(f.code)).put(std::string_view(f.text).substr(0, most_text));
+namespace zbpp::asio {
+
+template <class Wire>
+void fields(Wire& wire, wire_value<Wire, rank_failure>& f) {
+  wire.number(f.location.rank)
+      .number(f.location.position)
+      .number(f.location.stage)
+      .number(f.location.microbatch);
+  fields(wire, f.instruction);
+  wire.choice(f.code, static_cast<int>(errc::pass_failed) + 1, "the error code is")
+      .text(f.text, detail::most_text);
 }
 
-[[nodiscard]] inline rank_failure get_failure(wire_reader& from) {
-  rank_failure f;
-  f.location.rank = from.get<int>();
-  f.location.position = from.get<std::int64_t>();
-  f.location.stage = from.get<int>();
-  f.location.microbatch = from.get<int>();
-  f.instruction = get_instruction(from);
-  auto const codes = static_cast<std::uint8_t>(errc::pass_failed) + 1;
-  f.code =
-      static_cast<errc>(get_below(from, static_cast<std::uint8_t>(codes), "the error code is"));
-  f.text = from.get_text(most_text);
-  return f;
+template <class Wire>
+void fields(Wire& wire, wire_value<Wire, std::vector<rank_failure>>& all) {
+  wire.list(all, [&](auto& failure) { fields(wire, failure); });
 }
 
-[[nodiscard]] inline blob write(rank_failure const& failure) {
-  wire_writer to;
-  put(to, failure);
-  return to.take();
+template <class Wire>
+void fields(Wire& wire, wire_value<Wire, roster_entry>& entry) {
+  wire.text(entry.host, detail::most_host).number(entry.port);
 }
 
-[[nodiscard]] inline blob write(std::vector<rank_failure> const& failures) {
-  wire_writer to;
-  to.put(static_cast<std::uint32_t>(failures.size()));
-  for (auto const& f : failures) put(to, f);
-  return to.take();
+template <class Wire>
+void fields(Wire& wire, wire_value<Wire, detail::join_request>& request) {
+  wire.number(request.rank).number(request.ranks).number(request.version);
+  fields(wire, request.data);
 }
 
-[[nodiscard]] inline blob write(join_request const& request) {
-  wire_writer to;
-  to.put(request.rank).put(request.ranks).put(request.version);
-  to.put(request.data.host).put(request.data.port);
-  return to.take();
+template <class Wire>
+void fields(Wire& wire, wire_value<Wire, roster>& all) {
+  wire.plain(all.run_id).list(all.ranks, [&](auto& entry) { fields(wire, entry); });
 }
 
-[[nodiscard]] inline blob write(roster const& all) {
-  wire_writer to;
-  to.append(all.run_id).put(static_cast<std::uint32_t>(all.ranks.size()));
-  for (auto const& entry : all.ranks) to.put(entry.host).put(entry.port);
-  return to.take();
+/// @param largest  bytes of a part, where it is read
+template <class Wire>
+void fields(Wire& wire, wire_value<Wire, detail::collective_call>& call, std::size_t largest = 0) {
+  wire.number(call.sequence)
+      .choice(call.kind, 3, "the kind of a collective is")
+      .number(call.root)
+      .part(call.part, largest);
+  fields(wire, call.by);
 }
 
-[[nodiscard]] inline blob write(collective_call const& call) {
-  wire_writer to;
-  to.put(call.sequence).put(static_cast<std::uint8_t>(call.kind)).put(call.root).put(call.part);
-  put(to, call.by);
-  return to.take();
+template <class Wire>
+void fields(
+    Wire& wire, wire_value<Wire, detail::collective_outcome>& outcome, std::size_t largest = 0) {
+  wire.number(outcome.sequence).list(outcome.parts, [&](auto& part) { wire.part(part, largest); });
 }
 
-[[nodiscard]] inline blob write(collective_outcome const& outcome) {
-  wire_writer to;
-  to.put(outcome.sequence).put(static_cast<std::uint32_t>(outcome.parts.size()));
-  for (auto const& part : outcome.parts) to.put(part);
-  return to.take();
+template <class Wire>
+void fields(Wire& wire, wire_value<Wire, after_step>& next) {
+  wire.choice(next, static_cast<int>(after_step::stop) + 1, "what comes after a step is");
 }
 
-[[nodiscard]] inline blob write(after_step next) {
-  wire_writer to;
-  to.put(static_cast<std::uint8_t>(next));
-  return to.take();
-}
+}  // namespace zbpp::asio
 
-// Readers of a whole frame.
-// @throws error (bad_format)
+namespace zbpp::asio::detail {
 
-[[nodiscard]] inline rank_failure read_failure(std::span<std::byte const> bytes) {
-  wire_reader from(bytes);
-  auto failure = get_failure(from);
-  from.expect_end();
-  return failure;
-}
-
-/// Reads as many items as the frame says, none of which is empty: so a wrong number runs out of
-/// bytes before it costs memory.
-template <class Get>
-[[nodiscard]] auto get_list(wire_reader& from, Get get_item) {
-  std::vector<decltype(get_item())> items;
-  for (auto left = from.get<std::uint32_t>(); left > 0; --left) items.push_back(get_item());
-  from.expect_end();
-  return items;
-}
-
-/// @return at least one failure
+/// Reads at least one failure.
+/// @throws error (bad_format)
 [[nodiscard]] inline std::vector<rank_failure> read_failures(std::span<std::byte const> bytes) {
-  wire_reader from(bytes);
-  auto failures = get_list(from, [&] { return get_failure(from); });
+  auto failures = read<std::vector<rank_failure>>(bytes);
   if (failures.empty()) throw error(errc::bad_format, "a verdict without a failure");
   return failures;
 }
 
-[[nodiscard]] inline join_request read_join(std::span<std::byte const> bytes) {
-  wire_reader from(bytes);
-  join_request request;
-  request.rank = from.get<std::int32_t>();
-  request.ranks = from.get<std::int32_t>();
-  request.version = from.get<std::uint32_t>();
-  request.data.host = from.get_text(most_host);
-  request.data.port = from.get<std::uint16_t>();
-  from.expect_end();
-  return request;
-}
-
-[[nodiscard]] inline roster read_roster(std::span<std::byte const> bytes) {
-  wire_reader from(bytes);
-  roster all;
-  auto const id = from.take(all.run_id.size());
-  std::copy(id.begin(), id.end(), all.run_id.begin());
-  all.ranks = get_list(from, [&] {
-    auto host = from.get_text(most_host);
-    return roster_entry{std::move(host), from.get<std::uint16_t>()};
-  });
-  return all;
-}
-
-[[nodiscard]] inline after_step read_next(std::span<std::byte const> bytes) {
-  wire_reader from(bytes);
-  auto const end = static_cast<std::uint8_t>(after_step::stop) + 1;
-  auto const next = static_cast<after_step>(
-      get_below(from, static_cast<std::uint8_t>(end), "what comes after a step is"));
-  from.expect_end();
-  return next;
-}
-
-[[nodiscard]] inline collective_call read_call(
-    std::span<std::byte const> bytes, std::size_t largest_part) {
-  wire_reader from(bytes);
-  collective_call call;
-  call.sequence = from.get<std::uint64_t>();
-  call.kind = static_cast<collective>(get_below(from, 3, "the kind of a collective is"));
-  call.root = from.get<std::int32_t>();
-  call.part = from.get_blob(largest_part);
-  call.by = get_rank_call(from);
-  from.expect_end();
-  return call;
-}
-
-[[nodiscard]] inline rank_call read_rank_call(std::span<std::byte const> bytes) {
-  wire_reader from(bytes);
-  auto const call = get_rank_call(from);
-  from.expect_end();
-  return call;
-}
-
 /// Reads a frame that is one number.
+/// @throws error (bad_format)
 template <class Number>
 [[nodiscard]] Number read_number(std::span<std::byte const> bytes) {
   wire_reader from(bytes);
   auto const number = from.get<Number>();
   from.expect_end();
   return number;
-}
-
-[[nodiscard]] inline collective_outcome read_outcome(
-    std::span<std::byte const> bytes, std::size_t largest_part) {
-  wire_reader from(bytes);
-  collective_outcome outcome;
-  outcome.sequence = from.get<std::uint64_t>();
-  outcome.parts = get_list(from, [&] { return from.get_blob(largest_part); });
-  return outcome;
 }
 
 // A control connection: frames of a length (32 bits, bounded), a kind and a payload, both ways, and

@@ -88,7 +88,7 @@ class coordinator final : public connection_owner {
       control_connection& from, control_kind kind, std::span<std::byte const> payload) override {
     auto const rank = rank_of(members_, from);
     if (rank >= 0) return receive(rank, kind, payload);
-    if (kind == control_kind::join) return join(from, read_join(payload));
+    if (kind == control_kind::join) return join(from, read<join_request>(payload));
     // Else it waits to be refused.
     if (kind != control_kind::heartbeat && kind != control_kind::bye)
       throw error(errc::bad_format, "it did not begin by joining");
@@ -105,24 +105,28 @@ class coordinator final : public connection_owner {
     auto& from = member_of(rank);
     wire_reader reader(payload);
     switch (kind) {
-      case control_kind::heartbeat:
-        from.progress = get_progress(reader);
-        from.progress.rank = rank;
+      case control_kind::heartbeat: {
+        progress_report told;
+        fields(reader, told);
+        told.rank = rank;
+        from.progress = told;
         return;
+      }
       case control_kind::call:
-        if (state_ == state::running) call(rank, read_call(payload, settings_.largest_blob));
+        if (state_ == state::running)
+          call(rank, read<collective_call>(payload, settings_.largest_blob));
         return;
       case control_kind::propose:
-        if (state_ == state::running) propose(rank, read_next(payload));
+        if (state_ == state::running) propose(rank, read<after_step>(payload));
         return;
       case control_kind::report: {
-        auto failure = read_failure(payload);
+        auto failure = read<rank_failure>(payload);
         bool const is_about_another_rank = failure.location.rank != rank;
         if (is_about_another_rank && state_ == state::running && may_ask(failure))
           return ask_accused_rank(rank, failure);
         return fail(std::move(failure), is_about_another_rank);
       }
-      case control_kind::begin: return begin_run(rank, read_rank_call(payload));
+      case control_kind::begin: return begin_run(rank, read<rank_call>(payload));
       case control_kind::leave:
         calls_.leave(rank, read_number<std::int32_t>(payload));
         look_at_leaving(rank);

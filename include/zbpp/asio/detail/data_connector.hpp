@@ -50,19 +50,10 @@ struct link_request {
 
   static constexpr std::size_t size = 28;  ///< in bytes
 
-  [[nodiscard]] blob write() const {
-    wire_writer bytes;
-    bytes.append(run_id).put(number).put(from).put(to);
-    return bytes.take();
-  }
-  [[nodiscard]] static link_request read(std::span<std::byte const> bytes) {
-    wire_reader from(bytes);
-    link_request result;
-    std::ranges::copy(from.take(result.run_id.size()), result.run_id.begin());
-    result.number = from.get<std::uint32_t>();
-    result.from = from.get<std::int32_t>();
-    result.to = from.get<std::int32_t>();
-    return result;
+  /// Names what its bytes are.
+  template <class Wire>
+  friend void fields(Wire& wire, wire_value<Wire, link_request>& link) {
+    wire.plain(link.run_id).number(link.number).number(link.from).number(link.to);
   }
 };
 
@@ -177,7 +168,7 @@ class data_connector {
     try {
       auto const into = ::boost::asio::buffer(bytes);
       co_await ::boost::asio::async_read(socket, into, ::boost::asio::use_awaitable);
-      auto const request = link_request::read(bytes);
+      auto const request = read<link_request>(bytes);
       if (request.run_id != pending->run_id) co_return;
       auto const before = pending->find(request);
       if (before == pending->all.end())
@@ -249,7 +240,7 @@ class data_connector {
       if (c.from != control_->rank()) continue;
       auto const attempt = std::make_shared<call>(io);
       attempt->to = control_->everybody().ranks[zbpp::detail::index(c.to)];
-      attempt->request = request_of(c, number).write();
+      attempt->request = write(request_of(c, number));
       ::boost::asio::co_spawn(io, dial(attempt, control_->token()), ::boost::asio::detached);
       all.push_back(attempt);
     }

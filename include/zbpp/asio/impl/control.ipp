@@ -217,13 +217,14 @@ struct agreement_part {
     to.put(first).put(static_cast<std::uint32_t>(items.size()));
     to.put(static_cast<std::uint32_t>(items.size() + of_some.size()));
     for (auto const* list : {&items, &of_some})
-      for (auto const& item : *list) detail::put(to, item);
+      for (auto const& item : *list) fields(to, item);
   }
   [[nodiscard]] static agreement_part get(wire_reader& from) {
     agreement_part part;
     part.first = from.get<std::int32_t>();
     auto const count = from.get<std::uint32_t>();
-    part.items = get_list(from, [&] { return get_item(from); });
+    from.list(part.items, [&](auto& item) { fields(from, item); });
+    from.expect_end();
     auto const end = part.items.begin() +
                      static_cast<std::ptrdiff_t>(std::min<std::size_t>(count, part.items.size()));
     part.of_some.assign(end, part.items.end());

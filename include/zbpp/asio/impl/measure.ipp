@@ -10,11 +10,11 @@
 #include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
 #include <zbpp/model/grid.hpp>
 #include <zbpp/model/timeline.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <map>
 #include <numeric>
@@ -28,52 +28,21 @@ namespace zbpp::asio {
 
 namespace detail {
 
-/// Lists what costs are made of.
-struct cost_fields {
-  static constexpr std::array numbers{
-      &stage_costs::forward,
-      &stage_costs::backward_input,
-      &stage_costs::backward_weight,
-      &stage_costs::norm,
-      &stage_costs::optimizer_step,
-      &stage_costs::activation,
-      &stage_costs::weight_gradient_input,
-      &stage_costs::output_gradient,
-      &stage_costs::recompute_input,
-      &stage_costs::edge,
-      &stage_costs::static_memory,
-      &stage_costs::workspace,
-      &stage_costs::tied,
-      &stage_costs::gradients,
-      &stage_costs::optimizer_state};
-  static constexpr std::array optional_numbers{
-      &stage_costs::backward_fused,
-      &stage_costs::recompute,
-      &stage_costs::overlapped,
-      &stage_costs::overlapped_fused};
-  /// Is how many bytes the costs of one stage take.
-  static constexpr std::size_t size = (numbers.size() + optional_numbers.size()) * sizeof(ticks);
-};
-
 [[nodiscard]] ZBPP_INLINE blob costs_to_blob(std::span<stage_costs const> all) {
   wire_writer to;
-  for (auto const& costs : all) {
-    for (auto const number : cost_fields::numbers) to.put(costs.*number);
-    for (auto const number : cost_fields::optional_numbers) to.put((costs.*number).value_or(-1));
-  }
+  for (auto const& costs : all)
+    for (auto const& field : zbpp::detail::cost_fields) to.put(field.of(costs).value_or(-1));
   return to.take();
 }
 
 [[nodiscard]] ZBPP_INLINE std::vector<stage_costs> costs_from_blob(blob const& part) {
-  std::vector<stage_costs> all(part.size() / cost_fields::size);
+  using zbpp::detail::cost_fields;
+  std::vector<stage_costs> all(part.size() / (cost_fields.size() * sizeof(ticks)));
   wire_reader from(part);
-  for (auto& costs : all) {
-    for (auto const number : cost_fields::numbers) costs.*number = from.get<ticks>();
-    for (auto const number : cost_fields::optional_numbers) {
-      auto const value = from.get<ticks>();
-      if (value >= 0) costs.*number = value;
-    }
-  }
+  for (auto& costs : all)
+    for (auto const& field : cost_fields)
+      if (auto const value = from.get<ticks>(); value >= 0 || field.optional == nullptr)
+        field.set(costs, value);
   return all;
 }
 

@@ -6,13 +6,11 @@
 #include <zbpp/asio/rank_call.hpp>
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/config.hpp>
-#include <zbpp/error.hpp>
 #include <zbpp/runtime/detail/run_terms.hpp>
 
 #include <cstdint>
-#include <cstring>
-#include <span>
 #include <string>
+#include <type_traits>
 
 namespace zbpp::asio {
 
@@ -69,44 +67,34 @@ ZBPP_INLINE std::string mismatch(
 
 namespace detail {
 
-ZBPP_INLINE void put(wire_writer& to, rank_call const& call) {
-  auto const& run = call.steps;
-  to.put(static_cast<std::uint8_t>(call.kind)).put(call.root).put(call.pipeline);
-  to.put(static_cast<std::uint8_t>(
-      (run.is_training ? 1 : 0) + (run.terms ? 2 : 0) + (run.step_decides ? 4 : 0) +
-      (run.pause_decides ? 8 : 0) + (run.compares_weights ? 16 : 0)));
-  to.put(run.first).put(run.count).put(run.step).put(run.at_once).put(run.pause_every);
-  if (run.terms) to.append(std::as_bytes(std::span(&*run.terms, 1)));
-}
-
-ZBPP_INLINE rank_call get_rank_call(wire_reader& from) {
-  auto const below = [&](std::uint8_t end, char const* name) {
-    auto const value = from.get<std::uint8_t>();
-    if (value >= end)
-      throw error(errc::bad_format) + name + " " + int{value} + "; it must be below " + int{end};
-    return value;
-  };
-  rank_call call;
-  call.kind = static_cast<call_kind>(below(6, "the kind of a call is"));
-  call.root = from.get<std::int32_t>();
-  call.pipeline = from.get<std::int32_t>();
-  auto const marks = below(32, "the marks of a call are");
+template <class Wire>
+void fields_of(Wire& wire, wire_value<Wire, rank_call>& call) {
   auto& run = call.steps;
-  run.is_training = (marks & 1U) != 0;
-  run.step_decides = (marks & 4U) != 0;
-  run.pause_decides = (marks & 8U) != 0;
-  run.compares_weights = (marks & 16U) != 0;
-  run.first = from.get<std::int64_t>();
-  run.count = from.get<std::int64_t>();
-  run.step = from.get<std::int64_t>();
-  run.at_once = from.get<std::int64_t>();
-  run.pause_every = from.get<std::int64_t>();
-  if ((marks & 2U) != 0) {
-    auto const bytes = from.take(sizeof(zbpp::detail::step_terms));
-    std::memcpy(&run.terms.emplace(), bytes.data(), bytes.size());
+  auto marks = static_cast<std::uint8_t>(
+      (run.is_training ? 1 : 0) + (run.terms ? 2 : 0) + (run.step_decides ? 4 : 0) +
+      (run.pause_decides ? 8 : 0) + (run.compares_weights ? 16 : 0));
+  wire.choice(call.kind, 6, "the kind of a call is")
+      .number(call.root)
+      .number(call.pipeline)
+      .choice(marks, 32, "the marks of a call are");
+  if constexpr (std::is_same_v<Wire, wire_reader>) {
+    run.is_training = (marks & 1U) != 0;
+    if ((marks & 2U) != 0) run.terms.emplace();
+    run.step_decides = (marks & 4U) != 0;
+    run.pause_decides = (marks & 8U) != 0;
+    run.compares_weights = (marks & 16U) != 0;
   }
-  return call;
+  wire.number(run.first)
+      .number(run.count)
+      .number(run.step)
+      .number(run.at_once)
+      .number(run.pause_every);
+  if (run.terms) wire.plain(*run.terms);
 }
 
 }  // namespace detail
+
+ZBPP_INLINE void fields(wire_writer& to, rank_call const& call) { detail::fields_of(to, call); }
+ZBPP_INLINE void fields(wire_reader& from, rank_call& call) { detail::fields_of(from, call); }
+
 }  // namespace zbpp::asio

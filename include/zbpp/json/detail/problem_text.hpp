@@ -30,6 +30,9 @@ struct plan_report;
 
 namespace zbpp::json::detail {
 
+using zbpp::detail::cost_fields;
+using zbpp::detail::required_costs;
+
 /// Refuses a plan that the reader would refuse.
 /// @throws error (bad_argument)
 void check_writable(plan_report const& from);
@@ -190,8 +193,9 @@ class problem_reader {
       list.refuse(
           "an array of 1 for all stages, or of " + std::to_string(stages) + ", one for each");
     std::vector<stage_costs> costs;
-    list.for_each(
-        [&](value const& stage) { costs.push_back(read_costs(stage.members(names_, 5))); });
+    list.for_each([&](value const& stage) {
+      costs.push_back(read_costs(stage.members(names_, required_costs)));
+    });
     if (costs.size() == 1) costs.resize(zbpp::detail::index(stages), costs.front());
     return costs;
   }
@@ -204,7 +208,7 @@ class problem_reader {
     names.back() = "count";
     std::vector<layer_costs> costs;
     list.for_each([&](value const& layer) {
-      auto const found = layer.members(names, 5);
+      auto const found = layer.members(names, required_costs);
       std::array<value, names_.size()> parts;
       std::copy(found.begin(), found.end() - 1, parts.begin());
       auto const& count = found.back();
@@ -218,54 +222,21 @@ class problem_reader {
   }
 
   // The keys of a stage or layer.
-  static constexpr std::array<std::string_view, 21> names_{
-      "forward",
-      "backward_input",
-      "backward_weight",
-      "activation",
-      "weight_gradient_input",
-      "backward_fused",
-      "recompute",
-      "norm",
-      "optimizer_step",
-      "recompute_input",
-      "edge",
-      "static",
-      "workspace",
-      "tied",
-      "gradients",
-      "optimizer_state",
-      "output_gradient",
-      "overlapped",
-      "overlapped_fused",
-      "offload",
-      "reload"};
+  static constexpr auto names_ = [] {
+    std::array<std::string_view, cost_fields.size() + 2> names{};
+    for (auto const& field : cost_fields) names[field.place] = field.key();
+    names[cost_fields.size()] = "offload";
+    names[cost_fields.size() + 1] = "reload";
+    return names;
+  }();
 
   [[nodiscard]] stage_costs read_costs(std::array<value, names_.size()> const& found) const {
-    auto const& [forward, backward_input, backward_weight, activation, weight_gradient_input, backward_fused, recompute, norm, optimizer_step, recompute_input, edge, fixed, workspace, tied, gradients, optimizer_state, output_gradient, overlapped, overlapped_fused, offload, reload] =
-        found;
-    for (auto const& host : {offload, reload})
+    for (auto const& host : std::span(found).last(2))
       if (host) host.refuse(not_offloaded);
     stage_costs costs;
-    costs.forward = time(forward, unit_);
-    costs.backward_input = time(backward_input, unit_);
-    costs.backward_weight = time(backward_weight, unit_);
-    if (backward_fused) costs.backward_fused = time(backward_fused, unit_);
-    if (recompute) costs.recompute = time(recompute, unit_);
-    if (overlapped) costs.overlapped = time(overlapped, unit_);
-    if (overlapped_fused) costs.overlapped_fused = time(overlapped_fused, unit_);
-    costs.norm = norm ? time(norm, unit_) : 0;
-    costs.optimizer_step = optimizer_step ? time(optimizer_step, unit_) : 0;
-    costs.activation = size(activation);
-    costs.weight_gradient_input = size(weight_gradient_input);
-    costs.recompute_input = recompute_input ? size(recompute_input) : 0;
-    costs.edge = edge ? size(edge) : 0;
-    costs.static_memory = fixed ? size(fixed) : 0;
-    costs.workspace = workspace ? size(workspace) : 0;
-    costs.tied = tied ? size(tied) : 0;
-    costs.gradients = gradients ? size(gradients) : 0;
-    costs.optimizer_state = optimizer_state ? size(optimizer_state) : 0;
-    costs.output_gradient = output_gradient ? size(output_gradient) : 0;
+    for (auto const& field : cost_fields)
+      if (auto const& from = found[field.place])
+        field.set(costs, field.is_time() ? time(from, unit_) : size(from));
     return costs;
   }
 
@@ -452,30 +423,14 @@ class problem_writer {
     auto add = [&text](std::string_view name, std::string const& number) {
       text.append(text.empty() ? "{\"" : ", \"").append(name).append("\": ").append(number);
     };
-    auto add_size = [&](std::string_view name, bytes number) {
-      if (number != 0) add(name, std::to_string(number));
-    };
     if (count > 1) add("count", std::to_string(count));
-    add("forward", number_text(costs.forward, unit_));
-    add("backward_input", number_text(costs.backward_input, unit_));
-    add("backward_weight", number_text(costs.backward_weight, unit_));
-    if (costs.backward_fused) add("backward_fused", number_text(*costs.backward_fused, unit_));
-    if (costs.recompute) add("recompute", number_text(*costs.recompute, unit_));
-    if (costs.overlapped) add("overlapped", number_text(*costs.overlapped, unit_));
-    if (costs.overlapped_fused)
-      add("overlapped_fused", number_text(*costs.overlapped_fused, unit_));
-    if (costs.norm != 0) add("norm", number_text(costs.norm, unit_));
-    if (costs.optimizer_step != 0) add("optimizer_step", number_text(costs.optimizer_step, unit_));
-    add("activation", std::to_string(costs.activation));
-    add("weight_gradient_input", std::to_string(costs.weight_gradient_input));
-    add_size("output_gradient", costs.output_gradient);
-    add_size("recompute_input", costs.recompute_input);
-    add_size("edge", costs.edge);
-    add_size("static", costs.static_memory);
-    add_size("workspace", costs.workspace);
-    add_size("tied", costs.tied);
-    add_size("gradients", costs.gradients);
-    add_size("optimizer_state", costs.optimizer_state);
+    for (auto const& field : cost_fields) {
+      auto const number = field.of(costs);
+      bool const is_usual =
+          number == 0 && field.optional == nullptr && field.place >= required_costs;
+      if (number && !is_usual)
+        add(field.key(), field.is_time() ? number_text(*number, unit_) : std::to_string(*number));
+    }
     return text + "}";
   }
 

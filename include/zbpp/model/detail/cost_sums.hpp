@@ -26,18 +26,11 @@ class cost_sums {
   /// Adds the passes and what they keep, the optimizer step and the static memory of a stage or
   /// layer.
   void add(stage_costs const& c) noexcept {
-    for (auto time :
-         {c.forward,
-          c.backward_input,
-          c.backward_weight,
-          c.recompute.value_or(0),
-          c.norm,
-          c.optimizer_step})
-      add_time(time);
-    add_memory(c.activation);
-    add_memory(c.output_gradient);
-    add_memory(c.static_memory);
-    add_memory(c.optimizer_state);
+    for (auto const& field : cost_fields)
+      if (auto const value = field.of(c).value_or(0); field.kind == cost_kind::kept)
+        add_memory(value);
+      else if (field.kind == cost_kind::pass || field.kind == cost_kind::optimizer)
+        add_time(value);
   }
 
   /// @return the greater of both sums

@@ -29,25 +29,10 @@ ZBPP_INLINE void stage_costs::check(int stage) const {
   auto refuse = [stage](std::string const& text) {
     throw error(errc::bad_argument, text, {.stage = stage});
   };
-  auto not_negative = [&](char const* name, std::int64_t value) {
-    if (value < 0) refuse(std::string(name) + " is " + std::to_string(value) + "; at least 0");
-  };
-  not_negative("forward", forward);
-  not_negative("backward_input", backward_input);
-  not_negative("backward_weight", backward_weight);
-  not_negative("recompute", recompute.value_or(0));
-  not_negative("norm", norm);
-  not_negative("optimizer_step", optimizer_step);
-  not_negative("activation", activation);
-  not_negative("weight_gradient_input", weight_gradient_input);
-  not_negative("recompute_input", recompute_input);
-  not_negative("edge", edge);
-  not_negative("static_memory", static_memory);
-  not_negative("workspace", workspace);
-  not_negative("tied", tied);
-  not_negative("gradients", gradients);
-  not_negative("optimizer_state", optimizer_state);
-  not_negative("output_gradient", output_gradient);
+  for (auto const& field : detail::cost_fields)  // what two passes take together is compared below
+    if (auto const value = field.of(*this).value_or(0);
+        value < 0 && field.kind != detail::cost_kind::joint)
+      refuse(detail::joined(field.name, " is ", value, "; at least 0"));
   if (output_gradient > weight_gradient_input)
     refuse("output_gradient is more than weight_gradient_input; W keeps all that B adds for it, so "
            "count that in weight_gradient_input, too");
@@ -58,19 +43,25 @@ ZBPP_INLINE void stage_costs::check(int stage) const {
         "; state all that B adds for W as output_gradient");
   if (recompute_input > activation)
     refuse("recompute_input is more than activation; R adds what F did not keep");
-  if (backward_fused && (*backward_fused < std::max(backward_input, backward_weight) ||
-                         *backward_fused - backward_input > backward_weight))
-    refuse("backward_fused must lie between max(B, W) and B + W");
-  if (overlapped &&
-      (*overlapped < std::max(forward, backward_input) || *overlapped - forward > backward_input))
-    refuse("overlapped must lie between max(F, B) and F + B");
-  if (!overlapped_fused) return;
-  // B + W may be more than a number holds, so its parts are compared one after the other.
-  auto const both = *overlapped_fused;
-  auto const first = backward_fused.value_or(backward_input);
-  auto const rest = backward_fused ? 0 : backward_weight;
-  if (both < forward || both - first < rest || both - forward - first > rest)
-    refuse("overlapped_fused must lie between max(F, BW) and F + BW");
+  // B + W may be more than a number holds.
+  auto const time_of = [this](pass_kind kind) {
+    if (kind != pass_kind::backward || backward_fused) return static_cast<std::uint64_t>(of(kind));
+    return static_cast<std::uint64_t>(backward_input) + static_cast<std::uint64_t>(backward_weight);
+  };
+  for (auto const& field : detail::cost_fields) {
+    if (field.kind != detail::cost_kind::joint) continue;
+    auto const both = this->*field.optional;
+    if (!both) continue;
+    auto const one = time_of(field.one);
+    auto const other = time_of(field.other);
+    auto const together = static_cast<std::uint64_t>(*both);
+    if (*both < 0 || together < std::max(one, other) || together - one > other) {
+      auto const a = to_string(field.one);
+      auto const b = to_string(field.other);
+      refuse(
+          detail::joined(field.name, " must lie between max(", a, ", ", b, ") and ", a, " + ", b));
+    }
+  }
 }
 
 namespace detail {

@@ -5,6 +5,7 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/costs.hpp>
 #include <zbpp/model/detail/cost_sums.hpp>
 #include <zbpp/model/layers.hpp>
 #include <zbpp/model/scaled_costs.hpp>
@@ -20,29 +21,26 @@
 namespace zbpp {
 
 ZBPP_INLINE stage_costs merge_layers(std::span<layer_costs const> layers) {
+  using detail::cost_merge;
   stage_costs sum;
+  for (auto const& field : detail::cost_fields) {
+    if (field.merge == cost_merge::own) continue;
+    auto& all = sum.*field.number;
+    for (auto const& layer : layers) {
+      auto const one = layer.*field.number;
+      all = field.merge == cost_merge::sum        ? all + one
+            : field.merge == cost_merge::greatest ? std::max(all, one)
+                                                  : one;
+    }
+  }
   ticks fused = 0;
   ticks saved = 0;        // by an F beside a B
   ticks saved_fused = 0;  // by an F beside a BW
   bool is_made_again = false;
   for (auto const& layer : layers) {
-    sum.forward += layer.forward;
-    sum.backward_input += layer.backward_input;
-    sum.backward_weight += layer.backward_weight;
     fused += layer.of(pass_kind::backward);
     saved += layer.saved_by_pairing(pass_kind::backward_input);
     saved_fused += layer.saved_by_pairing(pass_kind::backward);
-    sum.norm += layer.norm;
-    sum.optimizer_step += layer.optimizer_step;
-    sum.activation += layer.activation;
-    sum.weight_gradient_input += layer.weight_gradient_input;
-    sum.output_gradient += layer.output_gradient;
-    sum.edge = layer.edge;
-    sum.static_memory += layer.static_memory;
-    sum.workspace = std::max(sum.workspace, layer.workspace);
-    sum.tied = std::max(sum.tied, layer.tied);  // one stage needs them once
-    sum.gradients += layer.gradients;
-    sum.optimizer_state += layer.optimizer_state;
     if (!layer.recompute) sum.recompute_input += layer.activation;
     if (layer.recompute && !is_made_again) sum.recompute_input += layer.recompute_input;
     if (layer.recompute) sum.recompute = sum.recompute.value_or(0) + *layer.recompute;

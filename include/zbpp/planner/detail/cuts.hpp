@@ -45,23 +45,14 @@ namespace zbpp::detail {
   auto const rest_of = [parts](std::int64_t all) {
     return all / parts * (parts - 1) + all % parts * (parts - 1) / parts;
   };
-  auto const halve = [&](auto part) {
-    second.*part = rest_of(whole.*part);
-    first.*part = whole.*part - second.*part;
-  };
-  halve(&stage_costs::forward);
-  halve(&stage_costs::backward_input);
-  halve(&stage_costs::backward_weight);
-  halve(&stage_costs::norm);
-  halve(&stage_costs::optimizer_step);
-  halve(&stage_costs::activation);
-  halve(&stage_costs::weight_gradient_input);
-  halve(&stage_costs::static_memory);
-  halve(&stage_costs::gradients);
-  halve(&stage_costs::optimizer_state);
+  for (auto const& field : cost_fields)
+    if (field.merge == cost_merge::sum) {
+      second.*field.number = rest_of(whole.*field.number);
+      first.*field.number = whole.*field.number - second.*field.number;
+    }
   // Each part has to add what W needs beyond its activation, which a rounding can miss by one.
   second.output_gradient =
-      std::max(rest_of(whole.output_gradient), second.weight_gradient_input - second.activation);
+      std::max(second.output_gradient, second.weight_gradient_input - second.activation);
   first.output_gradient = whole.output_gradient - second.output_gradient;
   // Each part has to stay between the longer of two passes and their sum, which roundings can miss
   // by one.

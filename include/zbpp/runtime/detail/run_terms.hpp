@@ -4,6 +4,8 @@
 // they run: plain values, so that an error can name the one that differs.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,36 +18,22 @@ struct training_state;
 
 namespace detail {
 
-/// Holds what all ranks need alike in a step: options, the training state, the learning rate.
+/// Holds what all ranks need alike in a step: options, what the step depends on, and its learning
+/// rate, each as its bits, so that a value that is not a number equals itself.
 struct step_terms {
-  double learning_rate = 0;  ///< of this step; 0 where it only adds gradients up
-  double loss_scale = 1;
-  double clip = 0;
-  double initial_scale = 1;
-  double largest_scale = 1;
-  double smallest_scale = 1;
-  std::int64_t growth_interval = 0;
-  std::int64_t accumulate = 1;
-  std::int64_t window_steps = 0;
-  std::int64_t most_amended = 0;
-  std::int64_t agreement_every = 1;
-  double agreement_share = 0;
-  std::int64_t steps = 0;
-  std::int64_t updates = 0;
-  std::int64_t finite_steps = 0;
-  std::int64_t accumulated = 0;
-  std::uint64_t amended = 0;
-  std::int64_t unagreed = 0;
-  std::int64_t compares_weights = 1;
+  std::array<std::uint64_t, 19> bits{};  ///< in the order of `for_each_term`
+
+  /// @return the learning rate of this step; 0 where it only adds gradients up
+  [[nodiscard]] double learning_rate() const noexcept { return std::bit_cast<double>(bits.back()); }
+
+  friend bool operator==(step_terms const&, step_terms const&) = default;
 };
-static_assert(std::is_trivially_copyable_v<step_terms> && sizeof(step_terms) == 19 * 8);
+static_assert(std::is_trivially_copyable_v<step_terms>);
 
 /// @param learning_rate  of the step that comes next
 [[nodiscard]] step_terms terms_of(
     training_options const& options, training_state const& state, double learning_rate) noexcept;
 
-/// Compares bits, so that a value that is not a number equals itself.
-[[nodiscard]] bool has_same_bits(step_terms const& one, step_terms const& other) noexcept;
 /// @param place_of_one  such as "rank 0"
 /// @return what differs: "training_options::clip is 1 on rank 0 and 2 on rank 1"; or empty
 [[nodiscard]] std::string difference(

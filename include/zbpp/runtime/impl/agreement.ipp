@@ -68,16 +68,12 @@ void put_all(item_content& to, std::span<Number const> values) {
 }
 
 [[nodiscard]] ZBPP_INLINE agreement_item costs_item(int stage, stage_costs const& costs) {
-  // Names all members, so that a new one does not compile until it is written here.
-  auto const& [f, b, w, fused, again, beside, beside_fused, norm, step, kept, for_w, added, for_r, edge, fixed, extra, tied, gradients, state] =
-      costs;
   item_content content;
-  content.put(f).put(b).put(w);
-  for (auto const& time : {fused, again, beside, beside_fused})
-    content.put(static_cast<std::uint8_t>(time.has_value())).put(time.value_or(0));
-  content.put(norm).put(step);
-  content.put(kept).put(for_w).put(added).put(for_r).put(edge).put(fixed).put(extra).put(tied);
-  content.put(gradients).put(state);
+  for (auto const& field : cost_fields) {
+    auto const value = field.of(costs);
+    if (field.optional != nullptr) content.put(static_cast<std::uint8_t>(value.has_value()));
+    content.put(value.value_or(0));
+  }
   return make_item(joined("costs of stage ", stage), content);
 }
 

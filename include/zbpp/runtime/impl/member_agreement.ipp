@@ -36,7 +36,7 @@ ZBPP_INLINE after_step member_agreement::agree(step_terms const& own, after_step
         "zbpp");
     std::memcpy(&other, all_[member].data(), sizeof other);
     most = std::max(most, other.request);
-    if (has_same_bits(own, other.terms)) continue;
+    if (own == other.terms) continue;
     auto const place = static_cast<std::size_t>(members_->place());
     auto const name_of = [&](std::size_t of) { return members_->name_of(static_cast<int>(of)); };
     bool const is_first = place < member;

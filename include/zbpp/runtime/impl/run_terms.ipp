@@ -4,96 +4,89 @@
 #pragma once
 
 #include <zbpp/config.hpp>
+#include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/runtime/detail/run_terms.hpp>
 #include <zbpp/runtime/training.hpp>
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace zbpp::detail {
 
-ZBPP_INLINE step_terms terms_of(
-    training_options const& options, training_state const& state, double learning_rate) noexcept {
-  // Name all members, so that a new one does not compile until it is compared here. The two
-  // functions are those of each rank.
+/// Gives `use` the name and the value of each term: state before options, and the causes before
+/// what follows from them. The functions of the options are those of each rank, and ranks may
+/// differ in what they do while they wait.
+template <class Use>
+auto with_terms(
+    training_options const& options,
+    training_state const& state,
+    double learning_rate,
+    Use const& use) {
+  // Names all members, so that a new one does not compile until it is compared here.
   auto const& [clip, rate, on_ready, scaling, accumulate, window, agreement, on_stall, compares_weights] =
       options;
-  auto const& [initial, interval, largest, smallest] = scaling;
+  auto const& [initial, growth_interval, largest, smallest] = scaling;
   auto const& [window_steps, most_amended] = window;
   auto const& [every, share] = agreement;
   auto const& [steps, updates, loss_scale, finite_steps, amended, accumulated, unagreed] = state;
-  static_cast<void>(rate);
-  static_cast<void>(on_ready);
-  return {
-      .learning_rate = learning_rate,
-      .loss_scale = loss_scale,
-      .clip = clip,
-      .initial_scale = initial,
-      .largest_scale = largest,
-      .smallest_scale = smallest,
-      .growth_interval = interval,
-      .accumulate = accumulate,
-      .window_steps = window_steps,
-      .most_amended = most_amended,
-      .agreement_every = every,
-      .agreement_share = share,
-      .steps = steps,
-      .updates = updates,
-      .finite_steps = finite_steps,
-      .accumulated = accumulated,
-      .amended = amended,
-      .unagreed = unagreed,
-      .compares_weights = compares_weights ? 1 : 0};
+  return use(
+      std::pair("training_state::steps", steps),
+      std::pair("training_state::updates", updates),
+      std::pair("training_options::accumulate", accumulate),
+      std::pair("training_options::clip", clip),
+      std::pair("training_options::scaling.initial", initial),
+      std::pair("training_options::scaling.largest", largest),
+      std::pair("training_options::scaling.smallest", smallest),
+      std::pair("training_options::scaling.growth_interval", growth_interval),
+      std::pair("training_options::window.steps", window_steps),
+      std::pair("training_options::window.most_amended", most_amended),
+      std::pair("training_options::agreement.every", every),
+      std::pair("training_options::agreement.share", share),
+      std::pair("training_state::loss_scale", loss_scale),
+      std::pair("training_state::finite_steps", finite_steps),
+      std::pair("training_state::accumulated", accumulated),
+      std::pair("training_state::amended", amended),
+      std::pair("training_state::unagreed", unagreed),
+      std::pair("training_options::compares_weights", compares_weights),
+      std::pair("training_options::learning_rate", learning_rate));
 }
 
-/// Calls `see(name, value of one, value of the other)` for each value, until one gives true.
+/// Calls `see(name, place in step_terms, usual value)` for each term.
 template <class See>
-bool any_pair_of(step_terms const& one, step_terms const& other, See see) {
-  // State before options, and the causes before what follows from them.
-  return see("training_state::steps", one.steps, other.steps) ||
-         see("training_state::updates", one.updates, other.updates) ||
-         see("training_options::accumulate", one.accumulate, other.accumulate) ||
-         see("training_options::clip", one.clip, other.clip) ||
-         see("training_options::scaling.initial", one.initial_scale, other.initial_scale) ||
-         see("training_options::scaling.largest", one.largest_scale, other.largest_scale) ||
-         see("training_options::scaling.smallest", one.smallest_scale, other.smallest_scale) ||
-         see("training_options::scaling.growth_interval",
-             one.growth_interval,
-             other.growth_interval) ||
-         see("training_options::window.steps", one.window_steps, other.window_steps) ||
-         see("training_options::window.most_amended", one.most_amended, other.most_amended) ||
-         see("training_options::agreement.every", one.agreement_every, other.agreement_every) ||
-         see("training_options::agreement.share", one.agreement_share, other.agreement_share) ||
-         see("training_state::loss_scale", one.loss_scale, other.loss_scale) ||
-         see("training_state::finite_steps", one.finite_steps, other.finite_steps) ||
-         see("training_state::accumulated", one.accumulated, other.accumulated) ||
-         see("training_state::amended", one.amended, other.amended) ||
-         see("training_state::unagreed", one.unagreed, other.unagreed) ||
-         see("training_options::compares_weights", one.compares_weights, other.compares_weights) ||
-         see("training_options::learning_rate", one.learning_rate, other.learning_rate);
+void for_each_term(See const& see) {
+  with_terms({}, {}, 0, [&](auto const&... terms) {
+    std::size_t at = 0;
+    (see(std::string_view(terms.first), at++, terms.second), ...);
+  });
 }
 
 template <class Value>
-[[nodiscard]] bool has_same_bits(Value a, Value b) noexcept {
-  return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
-}
-
-template <class Value>
-[[nodiscard]] std::string text_of_term(Value value) {
+[[nodiscard]] std::uint64_t bits_of(Value value) noexcept {
   if constexpr (std::is_floating_point_v<Value>)
-    return number_text(value);
+    return std::bit_cast<std::uint64_t>(value);
   else
-    return std::to_string(value);
+    return static_cast<std::uint64_t>(value);
 }
 
-// Each of its values has eight bytes, so there are none between them.
-ZBPP_INLINE bool has_same_bits(step_terms const& one, step_terms const& other) noexcept {
-  return std::memcmp(&one, &other, sizeof one) == 0;
+template <class Value>
+[[nodiscard]] std::string text_of(std::uint64_t bits, Value) {
+  if constexpr (std::is_floating_point_v<Value>) return number_text(std::bit_cast<Value>(bits));
+  if constexpr (std::is_unsigned_v<Value>) return std::to_string(bits);
+  return std::to_string(static_cast<std::int64_t>(bits));
+}
+
+ZBPP_INLINE step_terms terms_of(
+    training_options const& options, training_state const& state, double learning_rate) noexcept {
+  return with_terms(options, state, learning_rate, [](auto const&... terms) {
+    static_assert(sizeof...(terms) == step_terms().bits.size(), "step_terms has another size");
+    return step_terms{{bits_of(terms.second)...}};
+  });
 }
 
 ZBPP_INLINE std::string difference(
@@ -102,11 +95,12 @@ ZBPP_INLINE std::string difference(
     step_terms const& other,
     std::string const& place_of_other) {
   std::string text;
-  any_pair_of(one, other, [&](std::string_view name, auto a, auto b) {
-    if (has_same_bits(a, b)) return false;
-    text = joined(name) + " is " + text_of_term(a) + " on " + place_of_one + " and " +
-           text_of_term(b) + " on " + place_of_other;
-    return true;
+  for_each_term([&](std::string_view name, std::size_t at, auto usual) {
+    auto const a = one.bits[at];
+    auto const b = other.bits[at];
+    if (text.empty() && a != b)
+      text = joined(name) + " is " + text_of(a, usual) + " on " + place_of_one + " and " +
+             text_of(b, usual) + " on " + place_of_other;
   });
   return text;
 }
@@ -120,8 +114,10 @@ ZBPP_INLINE std::string difference(
 ZBPP_INLINE step_terms terms_beside(run_statement const& run, run_statement const& other) {
   if (run.terms) return *run.terms;
   auto terms = *other.terms;
-  terms.accumulate = 1;
-  terms.initial_scale = 1;
+  for_each_term([&](std::string_view name, std::size_t at, auto usual) {
+    if (name == "training_options::accumulate" || name == "training_options::scaling.initial")
+      terms.bits[at] = bits_of(usual);
+  });
   return terms;
 }
 
@@ -142,11 +138,8 @@ ZBPP_INLINE run_mismatch compare(run_statement const& one, run_statement const& 
        one.pause_every != other.pause_every))
     return run_mismatch::calls;
   if (!one.terms && !other.terms) return run_mismatch::none;
-  bool const differs =
-      any_pair_of(terms_beside(one, other), terms_beside(other, one), [](auto, auto a, auto b) {
-        return !has_same_bits(a, b);
-      });
-  return differs ? run_mismatch::terms : run_mismatch::none;
+  return terms_beside(one, other) == terms_beside(other, one) ? run_mismatch::none
+                                                              : run_mismatch::terms;
 }
 
 ZBPP_INLINE std::string name_of(run_statement const& run) {
