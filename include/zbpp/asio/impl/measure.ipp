@@ -77,7 +77,7 @@ namespace detail {
 ZBPP_INLINE void check_ranks(
     rendezvous const& meeting, int ranks, pipeline_ranks const& among, char const* call) {
   auto const refuse = [&](std::string const& text) {
-    throw error(errc::bad_argument, std::string(call) + text);
+    throw error(errc::bad_argument) + call + text;
   };
   auto const& layout = among.layout();
   auto const in_run = " the run has " + std::to_string(meeting.ranks()) + " ranks and ";

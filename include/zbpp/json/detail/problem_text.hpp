@@ -355,10 +355,8 @@ class problem_writer {
 
   [[nodiscard]] std::string write() {
     if (placement_.stages() > problem_limits::stages)
-      throw error(
-          errc::bad_argument,
-          "a file holds at most " + std::to_string(problem_limits::stages) + " stages, not " +
-              std::to_string(placement_.stages()));
+      throw error(errc::bad_argument) + "a file holds at most " + problem_limits::stages +
+          " stages, not " + placement_.stages();
     text_ = "{";
     key("ranks") += std::to_string(placement_.ranks());
     key("microbatches") += std::to_string(microbatches_);

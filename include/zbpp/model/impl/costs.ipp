@@ -19,9 +19,8 @@ namespace zbpp {
 
 ZBPP_INLINE ticks from_milliseconds(double milliseconds) {
   if (!(milliseconds >= 0 && milliseconds <= 1e12))
-    throw error(
-        errc::bad_argument,
-        "a time of " + std::to_string(milliseconds) + " ms; times go from 0 to 10^12 ms");
+    throw error(errc::bad_argument) + "a time of " + milliseconds +
+        " ms; times go from 0 to 10^12 ms";
   return static_cast<ticks>(std::llround(milliseconds * 1e6));
 }
 
@@ -93,18 +92,19 @@ ZBPP_INLINE ticks replica_costs::gather_time(bytes weights) const noexcept {
 }
 
 ZBPP_INLINE void replica_costs::check() const {
-  auto const refuse = [](std::string const& text) { throw error(errc::bad_argument, text); };
   constexpr int most = 1 << 20;
   if (count < 1 || count > most)
-    refuse("replicas: a count of " + std::to_string(count) + "; there are 1 to 2^20");
+    throw error(errc::bad_argument) + "replicas: a count of " + count + "; there are 1 to 2^20";
   if (latency < 0)
-    refuse("replicas: a latency of " + std::to_string(latency) + " ns; a latency is at least 0 ns");
+    throw error(errc::bad_argument) + "replicas: a latency of " + latency +
+        " ns; a latency is at least 0 ns";
   if (!(time_per_byte >= 0 && time_per_byte <= 1e9))
-    refuse(
-        "replicas: " + std::to_string(time_per_byte) +
-        " ns per byte; a rate lies between 0 and 10^9 ns per byte");
+    throw error(errc::bad_argument) + "replicas: " + time_per_byte +
+        " ns per byte; a rate lies between 0 and 10^9 ns per byte";
   if (shards_optimizer && count == 1)
-    refuse("replicas: shards_optimizer is set and there is one replica; give a count above 1");
+    throw error(
+        errc::bad_argument,
+        "replicas: shards_optimizer is set and there is one replica; give a count above 1");
 }
 
 ZBPP_INLINE transfer_costs::transfer_costs(ticks latency) : latency_{latency} { check(); }
@@ -113,16 +113,12 @@ ZBPP_INLINE transfer_costs::transfer_costs(
     int ranks, std::vector<ticks> latency, std::vector<double> time_per_byte)
     : ranks_(ranks), latency_(std::move(latency)), time_per_byte_(std::move(time_per_byte)) {
   if (ranks < 1)
-    throw error(
-        errc::bad_argument,
-        "transfer: a table for " + std::to_string(ranks) + " ranks; at least 1");
+    throw error(errc::bad_argument) + "transfer: a table for " + ranks + " ranks; at least 1";
   auto const pairs = detail::index(ranks) * detail::index(ranks);
   auto const check_size = [&](char const* name, std::size_t size) {
     if (size != pairs)
-      throw error(
-          errc::bad_argument,
-          std::string("transfer: ") + name + " has " + std::to_string(size) + " entries; " +
-              std::to_string(ranks) + " ranks need " + std::to_string(pairs));
+      throw error(errc::bad_argument) + "transfer: " + name + " has " + size + " entries; " +
+          ranks + " ranks need " + pairs;
   };
   check_size("latency", latency_.size());
   if (!time_per_byte_.empty()) check_size("time_per_byte", time_per_byte_.size());
@@ -145,16 +141,12 @@ ZBPP_INLINE ticks transfer_costs::with_rate(ticks latency, double rate, bytes si
 ZBPP_INLINE void transfer_costs::check() const {
   for (auto latency : latency_)
     if (latency < 0 || latency > most)
-      throw error(
-          errc::bad_argument,
-          "transfer: a latency of " + std::to_string(latency) +
-              " ns; a latency lies between 0 and 2^62 ns");
+      throw error(errc::bad_argument) + "transfer: a latency of " + latency +
+          " ns; a latency lies between 0 and 2^62 ns";
   for (auto rate : time_per_byte_)
     if (!(rate >= 0 && rate <= 1e9))
-      throw error(
-          errc::bad_argument,
-          "transfer: " + std::to_string(rate) +
-              " ns per byte; a rate lies between 0 and 10^9 ns per byte");
+      throw error(errc::bad_argument) + "transfer: " + rate +
+          " ns per byte; a rate lies between 0 and 10^9 ns per byte";
 }
 
 }  // namespace zbpp

@@ -58,30 +58,29 @@ namespace detail {
 ZBPP_INLINE void check_layers(
     std::span<layer_costs const> layers, placement const& placement, double slowest) {
   constexpr std::size_t most_layers = 4096;  // keeps searches that recurse off the stack's end
-  auto const refuse = [](std::string const& text) { throw error(errc::bad_argument, text); };
   if (layers.size() < index(placement.stages()))
-    refuse(
-        "there are " + std::to_string(layers.size()) + " layers for " +
-        std::to_string(placement.stages()) + " stages; each stage needs at least 1");
+    throw error(errc::bad_argument) + "there are " + layers.size() + " layers for " +
+        placement.stages() + " stages; each stage needs at least 1";
   if (layers.size() > most_layers)
-    refuse(
-        "there are " + std::to_string(layers.size()) + " layers; at most " +
-        std::to_string(most_layers));
+    throw error(errc::bad_argument) + "there are " + layers.size() + " layers; at most " +
+        most_layers;
   cost_sums sums;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     auto const& c = layers[i];
     try {
       c.check(-1);
     } catch (error const& wrong) {
-      refuse("layer " + std::to_string(i) + ": " + wrong.what());
+      throw error(errc::bad_argument) + "layer " + i + ": " + wrong.what();
     }
     sums.add(c);
   }
   auto const most = (cost_sums::most + 1) / placement.ranks();
   if (sums.greatest() > most ||
       static_cast<double>(sums.greatest()) / slowest > static_cast<double>(most))
-    refuse("times or sizes of all layers, for each rank, add up to more than 2^62; use a coarser "
-           "unit");
+    throw error(
+        errc::bad_argument,
+        "times or sizes of all layers, for each rank, add up to more than 2^62; use a coarser "
+        "unit");
 }
 
 }  // namespace detail
@@ -105,10 +104,8 @@ ZBPP_INLINE layered_problem::layered_problem(
 ZBPP_INLINE void layered_problem::check() const {
   double slowest = 1;
   if (!rank_speeds_.empty() && rank_speeds_.size() != detail::index(placement_.ranks()))
-    throw error(
-        errc::bad_argument,
-        "there are " + std::to_string(rank_speeds_.size()) + " speeds for " +
-            std::to_string(placement_.ranks()) + " ranks; give one for each, or none");
+    throw error(errc::bad_argument) + "there are " + rank_speeds_.size() + " speeds for " +
+        placement_.ranks() + " ranks; give one for each, or none";
   for (std::size_t rank = 0; rank < rank_speeds_.size(); ++rank) {
     constexpr double most = 1000;
     auto const speed = rank_speeds_[rank];
@@ -139,11 +136,8 @@ ZBPP_INLINE problem layered_problem::with(
     auto const end =
         s + 1 < stages() ? first_layer[detail::index(s) + 1] : static_cast<int>(layers_.size());
     if (begin < 0 || begin >= end || detail::index(end) > layers_.size())
-      throw error(
-          errc::bad_argument,
-          "has the layers from " + std::to_string(begin) + " to before " + std::to_string(end) +
-              "; give it at least one of the " + std::to_string(layers_.size()),
-          {.stage = s});
+      throw error(errc::bad_argument, {.stage = s}) + "has the layers from " + begin +
+          " to before " + end + "; give it at least one of the " + layers_.size();
     costs.push_back(merge_layers(
         layers().subspan(detail::index(begin), detail::index(end) - detail::index(begin))));
     bool const recomputes = !recompute.empty() && recompute[detail::index(s)];
