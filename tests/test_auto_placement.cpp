@@ -403,8 +403,7 @@ TEST_CASE("with more memory no point of a sweep is worse", "[auto_placement]") {
     for (auto const& c : problem.all_costs())
       work += problem.microbatches() * (c.forward + c.backward_input + c.backward_weight);
     std::map<std::string, std::vector<found_plan>> by_placement;
-    for (auto const& point : sweep)
-      by_placement[placement_text(point.problem.placement())].push_back(point);
+    for (auto const& point : sweep) by_placement[point.problem.placement().text()].push_back(point);
     for (auto const& [name, line] : by_placement)
       for (std::size_t i = 0; i < line.size(); ++i) {
         ++points;
@@ -441,7 +440,7 @@ TEST_CASE(
   std::array<bytes, 3> const limits{400, 99, 100};
   auto const sweep = sweep_memory(even(placement::linear(4), 8), limits, brief(false));
   REQUIRE(sweep.size() == 2);
-  CHECK(placement_text(sweep[0].problem.placement()) == "linear");
+  CHECK(sweep[0].problem.placement().text() == "linear");
   CHECK(limit_of(sweep[0]) == 100);
   CHECK(limit_of(sweep[1]) == 400);
   // 1F1B's memory: m S + (p-1)(F + B - W), which is the optimum, and its bubble rate.
@@ -449,7 +448,7 @@ TEST_CASE(
   CHECK(sweep[1].is_optimal());
   CHECK(rate_of(sweep[1]) == 1 - 2400.0 / 2700.0);
   auto const last = sweep_memory(even(placement::looped(2, 4), 4), limits, brief()).back();
-  CHECK(placement_text(last.problem.placement()) == "looped 4");
+  CHECK(last.problem.placement().text() == "looped 4");
   CHECK(sweep_memory(even(placement::linear(2), 4), {}, brief()).empty());
   // On the problem's own placement alone.
   auto const own =

@@ -149,7 +149,7 @@ struct outcome {
   for (auto const& [planner, placement] : rows) {
     auto& row = all.emplace_back();
     row.policy = planner.name;
-    if (placement) row.placement = zbpp::placement_text(*placement);
+    if (placement) row.placement = placement->text();
     try {
       if (o.layers) {
         auto model = *o.layers;
@@ -160,7 +160,7 @@ struct outcome {
         row.plan = make_plan(
             planner, placement ? zbpp::with_placement(problem, *placement) : problem, search);
       }
-      row.placement = zbpp::placement_text(row.plan->problem.placement());
+      row.placement = row.plan->problem.placement().text();
     } catch (nothing_fits const& refused) {
       row.refusal = refused.what();
     } catch (zbpp::error const& refused) {
@@ -260,7 +260,7 @@ inline void run_compare(options const& o, searching const& search) {
     return plan.problem.placement() == plans.front().problem.placement();
   });
   if (!is_one_placement)
-    for (auto& plan : plans) plan.policy += ", " + zbpp::placement_text(plan.problem.placement());
+    for (auto& plan : plans) plan.policy += ", " + plan.problem.placement().text();
   if (!o.out.takes_standard_output())
     print(comparison_table(rows, o.unit) + placement_notes(rows, o) + (o.out.ascii ? "\n" : ""));
   if (auto const& path = o.out.path("--csv"); !path.empty())

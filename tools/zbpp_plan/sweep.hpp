@@ -36,7 +36,7 @@ struct sweep_point {
 [[nodiscard]] inline sweep_point point_of(zbpp::found_plan const& found) {
   auto const rate = bubble_rate(simulate(found.schedule, found.problem));
   return {
-      zbpp::placement_text(found.problem.placement()),
+      found.problem.placement().text(),
       found.problem.memory_limits().front(),
       found.cost,
       found.lower_bound,

@@ -56,6 +56,8 @@ class placement {
 
   /// @return `linear`, `looped`, `v` or `custom`
   [[nodiscard]] std::string name() const;
+  /// @return the name, with the chunks of each rank where it does not tell them, as in `looped 2`
+  [[nodiscard]] std::string text() const;
 
   friend bool operator==(placement const& a, placement const& b) noexcept {
     return a.rank_of_ == b.rank_of_;

@@ -6,8 +6,6 @@
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
 
-#include <string>
-
 namespace zbpp {
 
 /// Puts a model on another placement with as many ranks. Neighbouring stages are merged; where they
@@ -16,9 +14,6 @@ namespace zbpp {
 /// between parts. Tied weights stay at the ends of the model; transfers and limits stay.
 /// @throws error (bad_argument) when it has another number of ranks, or too many stages
 [[nodiscard]] problem with_placement(problem const& problem, placement const& placement);
-
-/// Names a placement, with its number of chunks where that is not in the name, as in `looped 2`.
-[[nodiscard]] std::string placement_text(placement const& placement);
 
 }  // namespace zbpp
 

@@ -138,7 +138,7 @@ class threads::executor : public one_process {
     auto& wake = wakeups_[detail::index(worker)].wake;
     for (;;) {
       // Read before the engines look, so that a notification meanwhile ends the wait.
-      auto const count = wake.load(std::memory_order_acquire);
+      auto const notified = wake.load(std::memory_order_acquire);
       bool is_blocked = false;
       Engine const* under_way = nullptr;  // blocked by the message that arrives first
       for (int rank : ranks) {
@@ -152,11 +152,11 @@ class threads::executor : public one_process {
       if (under_way != nullptr)
         under_way->time().sleep_until(under_way->blocked_until());
       else
-        wait(wake, count);
+        wait(wake, notified);
     }
   }
 
-  void wait(wakeup const& wake, std::uint32_t count) const noexcept;
+  void wait(wakeup const& wake, std::uint32_t notified) const noexcept;
 
   threads settings_;
   int ranks_;

@@ -100,4 +100,10 @@ ZBPP_INLINE std::string placement::name() const {
   return is_looped() ? "looped" : "custom";
 }
 
+ZBPP_INLINE std::string placement::text() const {
+  auto known = name();
+  if (known == "looped") return detail::joined("looped ", stages() / ranks());
+  return known;
+}
+
 }  // namespace zbpp

@@ -23,7 +23,6 @@
 #include <numeric>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -160,13 +159,6 @@ namespace zbpp::detail {
     return a.stages() < b.stages();
   });
   return found;
-}
-
-/// @return the name of a placement, with the number of chunks where that is not in the name
-[[nodiscard]] inline std::string sweep_name(placement const& placement) {
-  auto const name = placement.name();
-  return name == "looped" ? name + " " + std::to_string(placement.stages() / placement.ranks())
-                          : name;
 }
 
 // ---- cuts --------------------------------------------------------------------------------------

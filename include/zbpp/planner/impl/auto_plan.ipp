@@ -238,7 +238,7 @@ class auto_plan_search {
           least = excess(worst);
           refusal = error(errc::unsupported_problem, {.rank = worst}) +
                     "no partition that was tried fits, on any placement: the closest, " +
-                    sweep_name(cut.placement()) + ", needs " + used[index(worst)] +
+                    cut.placement().text() + ", needs " + used[index(worst)] +
                     " bytes, the limit is " + *cut.memory_limit(worst) +
                     "; it fits when every limit is higher by " + least;
         }

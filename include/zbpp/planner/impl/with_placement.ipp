@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
-#include <string>
 
 namespace zbpp {
 
@@ -27,10 +26,6 @@ ZBPP_INLINE problem with_placement(problem const& problem, placement const& plac
         placement.stages() + " would be divided into " + (std::int64_t{parts} * problem.stages()) +
         " parts; at most " + most_parts + " are. Choose fewer chunks, or a number that divides";
   return *detail::regroup(problem, placement, std::numeric_limits<int>::max());
-}
-
-ZBPP_INLINE std::string placement_text(placement const& placement) {
-  return detail::sweep_name(placement);
 }
 
 }  // namespace zbpp

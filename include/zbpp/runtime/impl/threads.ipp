@@ -43,10 +43,11 @@ ZBPP_INLINE threads::executor::~executor() {
   for (int rank = 0; rank < ranks_; ++rank) settings_.place.bind(rank, nullptr);
 }
 
-ZBPP_INLINE void threads::executor::wait(wakeup const& wake, std::uint32_t count) const noexcept {
+ZBPP_INLINE void threads::executor::wait(
+    wakeup const& wake, std::uint32_t notified) const noexcept {
   for (int i = 0; i < settings_.spins; ++i)
-    if (wake.load(std::memory_order_relaxed) != count) return;
-  wake.wait(count, std::memory_order_relaxed);
+    if (wake.load(std::memory_order_relaxed) != notified) return;
+  wake.wait(notified, std::memory_order_relaxed);
 }
 
 }  // namespace zbpp
