@@ -122,15 +122,19 @@ enum class cost_kind : std::uint8_t {
 /// Says how a stage gets a cost from those of its layers; `own`: from several of theirs.
 enum class cost_merge : std::uint8_t { own, sum, greatest, last };
 
+// Without these names nvcc writes parentheses around the members below, of which g++ warns.
+using cost_number = std::int64_t stage_costs::*;
+using cost_optional = std::optional<std::int64_t> stage_costs::*;
+
 /// Describes a member of `stage_costs`, which is either a number or an optional one.
 struct cost_field {
   std::string_view name;
-  std::int64_t stage_costs::*number = nullptr;
+  cost_number number = nullptr;
   cost_kind kind = cost_kind::size;
   cost_merge merge = cost_merge::own;
   std::size_t place = 0;            ///< among the keys of a file, as messages list them
   std::string_view other_key = {};  ///< in a file, where that is not the name
-  std::optional<std::int64_t> stage_costs::*optional = nullptr;
+  cost_optional optional = nullptr;
   pass_kind one = {};    ///< of two passes together
   pass_kind other = {};  ///< the second of them
 
