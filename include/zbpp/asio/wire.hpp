@@ -216,7 +216,7 @@ class wire_reader {
   std::span<std::byte const> left_;
 };
 
-/// Is a value as a writer takes it, or as a reader changes it. For each type that is sent,
+/// A value as a writer takes it, or as a reader changes it. For each type that is sent,
 /// `fields(wire, value)` names once what its bytes are, for a writer and a reader alike.
 template <class Wire, class Value>
 using wire_value = std::conditional_t<std::is_same_v<Wire, wire_reader>, Value, Value const>;

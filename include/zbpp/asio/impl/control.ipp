@@ -18,7 +18,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -212,26 +211,14 @@ struct agreement_part {
   std::vector<agreement_item> items;    ///< all ranks agree on
   std::vector<agreement_item> of_some;  ///< the ranks of a group agree on
   std::int32_t first = 0;               ///< rank of the group
-
-  void put(wire_writer& to) const {
-    to.put(first).put(static_cast<std::uint32_t>(items.size()));
-    to.put(static_cast<std::uint32_t>(items.size() + of_some.size()));
-    for (auto const* list : {&items, &of_some})
-      for (auto const& item : *list) fields(to, item);
-  }
-  [[nodiscard]] static agreement_part get(wire_reader& from) {
-    agreement_part part;
-    part.first = from.get<std::int32_t>();
-    auto const count = from.get<std::uint32_t>();
-    from.list(part.items, [&](auto& item) { fields(from, item); });
-    from.expect_end();
-    auto const end = part.items.begin() +
-                     static_cast<std::ptrdiff_t>(std::min<std::size_t>(count, part.items.size()));
-    part.of_some.assign(end, part.items.end());
-    part.items.erase(end, part.items.end());
-    return part;
-  }
 };
+
+/// Names what its bytes are.
+template <class Wire>
+void fields(Wire& wire, wire_value<Wire, agreement_part>& part) {
+  auto const each = [&](auto& item) { fields(wire, item); };
+  wire.number(part.first).list(part.items, each).list(part.of_some, each);
+}
 
 }  // namespace detail
 
@@ -239,15 +226,10 @@ ZBPP_INLINE void control::agree(
     std::span<agreement_item const> own, std::span<agreement_item const> of_some, int first) {
   detail::agreement_part const given{
       {own.begin(), own.end()}, {of_some.begin(), of_some.end()}, first};
-  wire_writer to;
-  given.put(to);
   call_name const named(*this, call_.value_or(rank_call{.kind = call_kind::agree}));
-  auto const parts = collect(collective::all_gather, to.bytes());
+  auto const parts = collect(collective::all_gather, detail::write(given));
   std::vector<detail::agreement_part> all;
-  for (auto const& part : parts) {
-    wire_reader from(part);
-    all.push_back(detail::agreement_part::get(from));
-  }
+  for (auto const& part : parts) all.push_back(detail::read<detail::agreement_part>(part));
   std::string text;
   auto const compare = [&](auto const& items, int rank, int other) {
     std::string const name = zbpp::detail::joined("rank ", rank);
