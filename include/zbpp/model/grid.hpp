@@ -64,7 +64,7 @@ class grid_layout {
   /// @throws error (bad_argument) when a coordinate is out of range
   [[nodiscard]] int rank_of(grid_coordinates const& at) const;
 
-  /// @return the ranks of the group of a rank, by coordinate along the axis, as in a plan
+  /// @return the ranks of the group of a rank, by their coordinate; for a pipeline as in its plan
   /// @throws error (bad_argument) when the run has no such rank
   [[nodiscard]] std::vector<int> group(grid_axis axis, int rank) const;
   /// @return the number of a rank in its group

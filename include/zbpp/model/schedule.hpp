@@ -47,7 +47,7 @@ class schedule {
 
 namespace detail {
 
-/// @return whether what is at a position of a row of passes, or the like, runs with the next
+/// @return whether the pass or instruction at a position of a row runs together with the next
 template <class Row>
 [[nodiscard]] bool next_is_paired(Row const& row, std::size_t position) noexcept {
   if (position + 1 >= row.size()) return false;

@@ -54,7 +54,7 @@ struct timed_reduction {
 /// @return the same step, counted from its first start; an empty one stays empty
 [[nodiscard]] timeline from_first_start(timeline line);
 
-/// @return how long a rank works; R, which a plain step has not, is no work; a pair works once
+/// @return how long a rank works; recomputing does not count, and a pair counts once
 [[nodiscard]] ticks busy(timeline const& line, int rank) noexcept;
 
 /// @return the share of the ranks' time that is lost, 1 - sum of busy / (ranks * cost); 0 for an

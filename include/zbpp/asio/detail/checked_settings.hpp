@@ -143,7 +143,7 @@ struct meeting_place {
 
 // Times that follow from the deadlines of a run.
 
-/// @return how often a rank shows that it lives: so much sooner than `deadline` it may be given up
+/// @return how often a rank shows that it lives; it may be given up this long before `deadline`
 [[nodiscard]] inline std::chrono::milliseconds heartbeat_of(rendezvous_settings const& s) {
   return std::max(std::min(s.deadline, s.stall_deadline) / 10, std::chrono::milliseconds(1));
 }

@@ -45,7 +45,7 @@ static_assert(sizeof(block) == 64);
 
 /// Keeps free blocks in lists by size, so that finding one takes constant time. Sizes are the first
 /// sixteen multiples of the source's alignment (up to 1 KiB on the heap, 4 KiB on a device), and
-/// eight for each doubling above. Rounding adds an alignment at most up to there, under 1/8 above.
+/// eight for each doubling above. Rounding adds at most an alignment below that, under 1/8 above.
 class arena_core {
  public:
   explicit arena_core(memory_source source) noexcept : source_(source) {}
