@@ -123,6 +123,7 @@ set(ZBPP_CORE_HEADERS
   model/containers.hpp
   model/costs.hpp
   model/detail/cost_sums.hpp
+  model/detail/divided_stages.hpp
   model/detail/median.hpp
   model/detail/rank_pairs.hpp
   model/grid.hpp
@@ -158,34 +159,33 @@ set(ZBPP_CORE_HEADERS
   optim/settings.hpp
   optim/sgd.hpp
   plan.hpp
-  planner/auto_placement.hpp
-  planner/auto_plan.hpp
-  planner/choose_plan.hpp
   planner/chunk_policies.hpp
   planner/detail/after_passes.hpp
   planner/detail/balanced_cut.hpp
   planner/detail/bottleneck.hpp
+  planner/detail/cut_search.hpp
   planner/detail/cuts.hpp
   planner/detail/list_scheduler.hpp
   planner/detail/memory_limits.hpp
   planner/detail/memory_use.hpp
   planner/detail/order_search.hpp
+  planner/detail/placement_search.hpp
   planner/detail/plan_search.hpp
+  planner/detail/plans_by_count.hpp
   planner/detail/rule_search.hpp
   planner/detail/search_once.hpp
   planner/detail/search_parts.hpp
+  planner/detail/stage_per_layer.hpp
   planner/detail/v_blocks.hpp
+  planner/find_plan.hpp
   planner/greedy_auto.hpp
-  planner/impl/auto_placement.ipp
-  planner/impl/auto_plan.ipp
   planner/impl/bottleneck.ipp
-  planner/impl/choose_plan.ipp
   planner/impl/chunk_policies.ipp
+  planner/impl/cut_search.ipp
+  planner/impl/find_plan.ipp
   planner/impl/greedy_auto.ipp
   planner/impl/memory_needs.ipp
-  planner/impl/named_policy.ipp
-  planner/impl/partition.ipp
-  planner/impl/partition_by_name.ipp
+  planner/impl/placement_search.ipp
   planner/impl/plans_by_count.ipp
   planner/impl/registry.ipp
   planner/impl/replanner.ipp
@@ -193,18 +193,11 @@ set(ZBPP_CORE_HEADERS
   planner/impl/search_once.ipp
   planner/impl/src.hpp
   planner/impl/stage_per_layer.ipp
-  planner/impl/with_placement.ipp
   planner/memory_needs.hpp
-  planner/named_policy.hpp
-  planner/partition.hpp
-  planner/partition_by_name.hpp
-  planner/plans_by_count.hpp
   planner/registry.hpp
   planner/replanner.hpp
   planner/save_memory.hpp
   planner/search.hpp
-  planner/stage_per_layer.hpp
-  planner/with_placement.hpp
   policy/detail/v_row.hpp
   policy/dualpipe_v.hpp
   policy/impl/dualpipe_v.ipp
@@ -328,16 +321,12 @@ set(ZBPP_JSON_HEADERS
   json/impl/claims.ipp
   json/impl/document.ipp
   json/impl/explanation.ipp
-  json/impl/layers.ipp
   json/impl/plan.ipp
-  json/impl/planners.ipp
   json/impl/problem.ipp
   json/impl/src.hpp
   json/impl/writable.ipp
   json/json.hpp
-  json/layers.hpp
   json/plan.hpp
-  json/planners.hpp
   json/problem.hpp
 )
 set(ZBPP_CHECKPOINT_HEADERS

@@ -35,8 +35,9 @@ struct replan_settings {
   /// How many steps lie between two switches at least.
   std::int64_t least_steps = 50;
   /// Whether stages may change ranks, so that a slow rank gets fewer of them. They must be objects
-  /// that any rank may run. `auto_plan` cuts them again, as layers, and may choose another
-  /// placement; give the first plan many small stages, such as one per layer (`stage_per_layer`).
+  /// that any rank may run. `find_plan` cuts them again, as layers, and may choose another
+  /// placement; give the first plan many small stages, such as one per layer
+  /// (`plan_choices::stage_per_layer`).
   bool moves_stages = false;
   /// Whether searches run on a thread of their own, beside the steps. Otherwise a step waits for
   /// them, and what happens does not depend on how fast the machine is.
@@ -71,7 +72,7 @@ struct plan_switch {
 /// Decides, from one measured step after another, which plan runs next.
 ///
 /// Orders are searched by `greedy_auto` on the placement of the first plan and within the memory
-/// limits of its problem; where stages may change ranks, by `auto_plan`, for ranks as fast as they
+/// limits of its problem; where stages may change ranks, by `find_plan`, for ranks as fast as they
 /// were measured beside the first plan. W of each stage stays in ascending microbatch,
 /// so the bits of a training do not depend on which plans run.
 class replanner {

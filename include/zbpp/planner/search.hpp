@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <functional>
 #include <stop_token>
-#include <vector>
 
 namespace zbpp {
 
@@ -39,16 +38,13 @@ struct search_settings {
 /// Holds the best plan that a search found. Schedules that `bound` and `lower_bound` are about run
 /// the microbatches of each stage in order.
 struct found_plan {
-  zbpp::problem problem;  ///< as it was given, or on the placement and with the cut that was chosen
+  zbpp::problem problem;  ///< on the placement and with the cut that were chosen
   zbpp::schedule schedule;
   ticks cost = 0;         ///< exactly what `simulate` says
   cost_bound bound = {};  ///< no schedule of `problem` costs less
   ticks lower_bound = 0;  ///< nothing that the search chose from costs less; each says what that is
   std::int64_t tries = 0;  ///< schedules that were compared, where the search counts them
   double work = 0;         ///< what it took of its budget, in passes, where the search counts them
-  std::vector<int> first_layer = {};  ///< of each stage, where layers were cut
-  std::vector<bool> recompute =
-      {};  ///< for each stage, where layers were cut: whether it recomputes
 
   /// @return whether nothing that the search chose from costs less
   [[nodiscard]] bool is_optimal() const noexcept { return cost <= lower_bound; }

@@ -7,7 +7,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/planner/plans_by_count.hpp>
+#include <zbpp/planner/detail/plans_by_count.hpp>
 #include <zbpp/planner/replanner.hpp>
 #include <zbpp/runtime/agreement.hpp>
 #include <zbpp/runtime/backend.hpp>
@@ -58,7 +58,7 @@ class adaptive_pipeline {
             std::move(backend),
             detail::refer_to<Stages>(stages),
             training,
-            plans_by_count(settings.search, settings.program))),
+            detail::plans_by_count(settings.search, settings.program))),
         replanner_(first, together(*runner_, std::move(settings))) {}
 
   /// Runs a step, and decides which plan the next one runs.
@@ -80,7 +80,7 @@ class adaptive_pipeline {
   /// Runs a step of another number of microbatches, such as the last one of an epoch. The first of
   /// a number takes as long as the search for its plan, which is kept. They decide no plan.
   /// @return its result, which the next step overwrites
-  /// @throws error as `pipeline::step` and `plans_by_count::plan_for`
+  /// @throws error as `pipeline::step`; (unsupported_problem) when no order fits the memory limits
   step_result const& step(int microbatches) {
     auto const& usual = replanner_.current().problem();
     if (microbatches == usual.microbatches()) return step();
@@ -88,7 +88,9 @@ class adaptive_pipeline {
     return runner_->current().step();
   }
   /// Searches the plan of another number of microbatches now, so that no step has to wait for it.
-  /// @throws error as `plans_by_count::plan_for`
+  /// @throws error (bad_argument) when the number is below 1 or too large; (unsupported_problem)
+  /// when
+  ///         no order fits the memory limits
   void prepare(int microbatches) { runner_->prepare(replanner_.current().problem(), microbatches); }
 
   /// @return the pipeline that runs now, to evaluate, save and resume; a switch makes another one

@@ -6,11 +6,12 @@
 
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/model/layers.hpp>
+#include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
-#include <zbpp/planner/choose_plan.hpp>
-#include <zbpp/planner/plans_by_count.hpp>
+#include <zbpp/planner/detail/plans_by_count.hpp>
+#include <zbpp/planner/detail/stage_per_layer.hpp>
+#include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/replanner.hpp>
-#include <zbpp/planner/stage_per_layer.hpp>
 #include <zbpp/runtime/adaptive_pipeline.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/detail/plan_runner.hpp>
@@ -80,29 +81,22 @@ class auto_pipeline {
   /// @param model  the layers with their costs, stated or from `measure_layers`. Its placement is
   ///               one of those that are tried, and says how many ranks there are
   /// @param make_stage  called once for each stage that runs here, in the order of the model
-  /// @throws error as `choose_plan` and the constructors of `pipeline` and `adaptive_pipeline`;
+  /// @throws error as `find_plan` and the constructors of `pipeline` and `adaptive_pipeline`;
   ///         (bad_argument) when `auto_settings::rank` is none of the placement
   template <stage_maker Make>
   auto_pipeline(
-      layered_problem const& model,
-      Backend backend,
-      Make const& make_stage,
-      auto_settings settings = {})
+      problem const& model, Backend backend, Make const& make_stage, auto_settings settings = {})
       : chosen_(choose(model, settings)) {
     if (settings.on_report) settings.on_report(to_text(chosen_));
-    auto const runs =
-        moves_stages(settings) ? stage_per_layer(chosen_, layers_of(chosen_, model)) : chosen_;
-    auto const& first = runs.first_layer;
+    auto const runs = moves_stages(settings) ? detail::stage_per_layer(chosen_) : chosen_;
     auto const& placed = runs.problem.placement();
     detail::require(
         !settings.rank || (*settings.rank >= 0 && *settings.rank < placed.ranks()),
         "auto_settings::rank is no rank of the placement; ranks count from 0");
-    auto const layers = static_cast<int>(model.layers().size());
-    for (std::size_t s = 0; s < first.size(); ++s) {
-      if (settings.rank && placed.rank_of(static_cast<int>(s)) != *settings.rank) continue;
-      auto const end = s + 1 < first.size() ? first[s + 1] : layers;
-      stages_.add(make_stage, first[s], end);
-    }
+    auto const first = runs.problem.first_layer();
+    for (int s = 0; s < placed.stages(); ++s)
+      if (!settings.rank || placed.rank_of(s) == *settings.rank)
+        stages_.add(make_stage, first[detail::index(s)], runs.problem.end_layer(s));
     auto const planned = make_plan("auto-plan", runs.schedule, runs.problem, settings.program);
     if (!settings.replan || (settings.rank && !settings.replan->gather)) {
       usual_.emplace(planned);
@@ -111,7 +105,7 @@ class auto_pipeline {
           std::move(backend),
           stages_.refs,
           settings.training,
-          plans_by_count(settings.plan.search, settings.program));
+          detail::plans_by_count(settings.plan.search(), settings.program));
       return;
     }
     settings.replan->program = settings.program;
@@ -152,14 +146,10 @@ class auto_pipeline {
   [[nodiscard]] static bool moves_stages(auto_settings const& settings) {
     return settings.replan && !settings.rank && settings.replan->moves_stages;
   }
-  [[nodiscard]] static found_plan choose(
-      layered_problem const& model, auto_settings const& settings) {
-    if (!moves_stages(settings)) return choose_plan(model, settings.plan);
-    return choose_plan(detail::plain_layers(model), settings.plan);
-  }
-  [[nodiscard]] static layered_problem layers_of(
-      found_plan const& chosen, layered_problem const& model) {
-    return with_placement(detail::plain_layers(model), chosen.problem.placement());
+  [[nodiscard]] static found_plan choose(problem const& model, auto_settings const& settings) {
+    detail::require(
+        !model.layers().empty(), "auto_pipeline needs layers; the problem states stages");
+    return find_plan(moves_stages(settings) ? detail::plain_layers(model) : model, settings.plan);
   }
 
   found_plan chosen_;
@@ -170,10 +160,10 @@ class auto_pipeline {
 };
 
 template <class Backend, class Make>
-auto_pipeline(layered_problem const&, Backend, Make const&)
+auto_pipeline(problem const&, Backend, Make const&)
     -> auto_pipeline<Backend, std::invoke_result_t<Make const&, int, int>>;
 template <class Backend, class Make>
-auto_pipeline(layered_problem const&, Backend, Make const&, auto_settings)
+auto_pipeline(problem const&, Backend, Make const&, auto_settings)
     -> auto_pipeline<Backend, std::invoke_result_t<Make const&, int, int>>;
 
 /// Measures what each layer takes: runs one stage for each, all on one rank and one microbatch
@@ -183,8 +173,8 @@ auto_pipeline(layered_problem const&, Backend, Make const&, auto_settings)
 /// @param make_stage  called for each layer, with its number and the next one
 /// @throws error as `measure`
 template <backend Backend, stage_maker Make>
-[[nodiscard]] layered_problem measure_layers(
-    layered_problem const& stated,
+[[nodiscard]] problem measure_layers(
+    problem const& stated,
     Backend backend,
     Make const& make_stage,
     measure_options const& options = {}) {

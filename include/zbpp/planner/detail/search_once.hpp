@@ -46,7 +46,7 @@ struct found_order {
 /// Searches for the cheapest schedule of a problem.
 /// @param bound  of its cost, where a greater one may be known than `lower_bound` gives
 /// @param near   what the search may take near its bound, as a multiple of its budget
-/// @throws error as `greedy_auto::find`
+/// @throws error as `greedy_auto`
 [[nodiscard]] found_order search_once(
     problem const& problem,
     search_settings const& search,

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What planner/plans_by_count.hpp declares.
+// What planner/detail/plans_by_count.hpp declares.
 #pragma once
 
 #include <zbpp/config.hpp>
+#include <zbpp/planner/detail/plans_by_count.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
-#include <zbpp/planner/plans_by_count.hpp>
 
 #include <string>
 #include <utility>
 
-namespace zbpp {
+namespace zbpp::detail {
 
 ZBPP_INLINE plans_by_count::plans_by_count(search_settings search, lower_options program)
     : search_(std::move(search)), program_(std::move(program)) {
-  detail::check_budget(search_);
+  check_budget(search_);
 }
 
 ZBPP_INLINE plan const& plans_by_count::plan_for(problem const& usual, int microbatches) {
@@ -23,9 +23,9 @@ ZBPP_INLINE plan const& plans_by_count::plan_for(problem const& usual, int micro
     plans_.clear();
   if (auto const known = plans_.find(microbatches); known != plans_.end()) return known->second;
   auto other = with_microbatches(usual, microbatches);
-  auto order = greedy_auto{.search = search_}.find(other).schedule;
+  auto order = greedy_auto{.search = search_}(other);
   plan planned(std::string(greedy_auto::title), std::move(other), std::move(order), program_);
   return plans_.emplace(microbatches, std::move(planned)).first->second;
 }
 
-}  // namespace zbpp
+}  // namespace zbpp::detail

@@ -11,11 +11,11 @@
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/detail/median.hpp>
 #include <zbpp/model/scaled_costs.hpp>
-#include <zbpp/planner/auto_plan.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/detail/stage_per_layer.hpp>
+#include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/replanner.hpp>
-#include <zbpp/planner/stage_per_layer.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -40,10 +40,7 @@ class plan_lookup {
   /// @param costs  measured, of the plan that runs
   /// @param layers  its stages as layers, where they may change ranks
   plan_lookup(
-      problem costs,
-      std::optional<layered_problem> layers,
-      search_settings settings,
-      bool in_background)
+      problem costs, std::optional<problem> layers, search_settings settings, bool in_background)
       : costs_(std::move(costs)), layers_(std::move(layers)) {
     if (!in_background) {
       search(settings);
@@ -63,17 +60,18 @@ class plan_lookup {
   [[nodiscard]] std::string const& failure() const noexcept { return failure_; }
 
  private:
-  [[nodiscard]] found_plan find_for_layers(search_settings const& settings) const {
-    auto const found = auto_plan{.search = settings}(*layers_);
-    return stage_per_layer(found, with_placement(*layers_, found.problem.placement()));
-  }
-
   void search(search_settings const& settings) noexcept {
     try {
       if (layers_)
-        found_ = find_for_layers(settings);
+        found_ = find_plan(
+            *layers_,
+            {.stage_per_layer = true,
+             .seconds = settings.seconds,
+             .seed = settings.seed,
+             .stop = settings.stop,
+             .on_progress = settings.on_progress});
       else
-        found_ = greedy_auto{.search = settings}.find(costs_);
+        found_ = find_order(costs_, settings, 0);
     } catch (...) {
       failure_ = detail::text_of(std::current_exception());
     }
@@ -81,7 +79,7 @@ class plan_lookup {
   }
 
   problem costs_;
-  std::optional<layered_problem> layers_;
+  std::optional<problem> layers_;
   std::optional<found_plan> found_;
   std::string failure_;
   std::atomic<bool> is_done_ = false;
@@ -109,30 +107,28 @@ class plan_lookup {
 /// Makes layers of the measured stages of a plan, to be cut again, on ranks as fast as measured.
 /// @param stated    what the stages take on a rank of speed 1
 /// @param measured  what they took on their ranks
-[[nodiscard]] inline layered_problem measured_layers(
-    problem const& stated, problem const& measured) {
+[[nodiscard]] inline problem measured_layers(problem const& stated, problem const& measured) {
   auto const& placement = measured.placement();
   std::vector<double> speeds;
   for (int rank = 0; rank < measured.ranks(); ++rank) {
     ticks planned = 0;
     for (int const s : placement.stages_of(rank)) planned += work_of(stated, s);
     auto const took = work_of_rank(measured, rank);
-    constexpr double most = 1000;  // as in layered_problem
+    constexpr double most = 1000;  // as in step_setup
     speeds.push_back(
         planned > 0 && took > 0 ? std::clamp(ratio(planned, took), 1 / most, most) : 1);
   }
   std::vector<layer_costs> layers;
   for (int s = 0; s < measured.stages(); ++s)
     layers.push_back(at_speed(measured.costs(s), 1 / speeds[index(placement.rank_of(s))]));
-  return plain_layers(with_replicas(
-      layered_problem{
-          merged_placement(placement),
-          measured.microbatches(),
-          std::move(layers),
-          measured.transfer(),
-          {measured.memory_limits().begin(), measured.memory_limits().end()},
-          std::move(speeds)},
-      measured.replicas()));
+  problem const model(
+      std::move(layers),
+      {.ranks = measured.ranks(),
+       .microbatches = measured.microbatches(),
+       .transfer = measured.transfer(),
+       .memory_limits = {measured.memory_limits().begin(), measured.memory_limits().end()},
+       .rank_speeds = std::move(speeds)});
+  return with_placement(with_replicas(model, measured.replicas()), merged_placement(placement));
 }
 
 /// Says which stages change ranks from one placement to another, and lists them.

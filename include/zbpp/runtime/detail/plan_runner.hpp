@@ -9,7 +9,7 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/planner/plans_by_count.hpp>
+#include <zbpp/planner/detail/plans_by_count.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/group.hpp>
 #include <zbpp/runtime/pipeline.hpp>

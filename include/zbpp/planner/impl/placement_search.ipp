@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The search of auto_plan: rounds over the placements, each with twice the work of the one before
+// Rounds over the placements, each with twice the work of the one before
 // and with half as many placements.
 #pragma once
 
 #include <zbpp/analysis/bounds.hpp>
-#include <zbpp/analysis/reductions.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
-#include <zbpp/planner/auto_plan.hpp>
+#include <zbpp/planner/detail/cut_search.hpp>
 #include <zbpp/planner/detail/cuts.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/memory_use.hpp>
+#include <zbpp/planner/detail/placement_search.hpp>
 #include <zbpp/planner/detail/search_once.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
-#include <zbpp/planner/greedy_auto.hpp>
-#include <zbpp/planner/partition.hpp>
 #include <zbpp/planner/save_memory.hpp>
 
 #include <algorithm>
@@ -27,18 +25,21 @@
 #include <utility>
 #include <vector>
 
-namespace zbpp {
-namespace detail {
+namespace zbpp::detail {
 
-/// Searches all placements of one model.
-///
-/// What it does one after another depends on the model and the seed, never on the budget, which
-/// only says where it ends. So a larger budget never gives a worse plan, until memory is saved.
-class auto_plan_search {
+/// Searches some placements of one model.
+class placement_search {
  public:
-  auto_plan_search(layered_problem const& model, search_settings const& settings, int most_chunks)
-      : model_(model), settings_(settings), budget_((1 - saving) * passes_of(settings)) {
-    for (auto const& placement : placements_for(model, most_chunks))
+  placement_search(
+      problem const& model,
+      std::vector<placement> const& placements,
+      search_settings const& settings,
+      bool begins_with_own_cut)
+      : model_(model),
+        settings_(settings),
+        begins_with_own_cut_(begins_with_own_cut),
+        budget_((1 - saving) * passes_of(settings)) {
+    for (auto const& placement : placements)
       candidates_.push_back(
           std::make_unique<placement_candidate>(with_placement(model, placement)));
     for (auto const& one : candidates_) {
@@ -62,7 +63,7 @@ class auto_plan_search {
       drop_hopeless();
       if (alive_.empty()) break;
       for (auto* candidate : alive_) {
-        if (!is_over()) search_cuts(*candidate, share);
+        if (!is_over()) try_cuts(*candidate, share);
         if (!is_over()) search_order(*candidate, share);
       }
       keep_better_half();
@@ -95,13 +96,10 @@ class auto_plan_search {
     chosen.recompute.assign(chosen.recompute.size(), false);
     for (auto const& p : order.passes().all())
       if (p.kind == pass_kind::recompute) chosen.recompute[index(p.stage)] = true;
-    auto problem = candidate.model.with(chosen.first_layer, chosen.recompute);
     candidate.best = found_plan{
-        .problem = std::move(problem),
+        .problem = with_cut(candidate.model, std::move(chosen.first_layer), chosen.recompute),
         .schedule = std::move(order),
-        .cost = cost,
-        .first_layer = std::move(chosen.first_layer),
-        .recompute = std::move(chosen.recompute)};
+        .cost = cost};
     if (!best_ || is_better(*candidate.best, *best_)) best_ = candidate.best;
   }
 
@@ -127,9 +125,9 @@ class auto_plan_search {
     for (auto* candidate : able) {
       auto plan = std::move(*candidate->best);
       candidate->best.reset();
-      auto const any =
-          candidate->space.with_choice(plan.first_layer, candidate->space.may_recompute());
-      plan.problem = candidate->model.with(any.first_layer, any.recompute);
+      auto const any = candidate->space.with_choice(
+          cut_of(plan.problem).first_layer, candidate->space.may_recompute());
+      plan.problem = with_cut(candidate->model, any.first_layer, any.recompute);
       plan.work = 0;
       plan = zbpp::save_memory(std::move(plan), most, part);
       spent_ += plan.work;
@@ -138,7 +136,7 @@ class auto_plan_search {
       if (least && use >= *least) continue;  // the first of equal ones has the fewest stages
       least = use;
       best_.reset();
-      take(*candidate, choice_of(plan), std::move(plan.schedule), plan.cost);
+      take(*candidate, cut_of(plan.problem), std::move(plan.schedule), plan.cost);
     }
   }
 
@@ -162,13 +160,15 @@ class auto_plan_search {
   }
 
   void try_cut(placement_candidate& candidate, cut const& c, double tries) {
-    auto const problem = candidate.model.with(c.first_layer, c.recompute);
-    if (!fits_memory(problem)) return;
-    auto found = order_of(candidate, problem, tries);
+    auto const placed = with_cut(candidate.model, c.first_layer, c.recompute);
+    if (!fits_memory(placed)) return;
+    auto found = order_of(candidate, placed, tries);
     take(candidate, c, std::move(found.schedule), found.cost);
   }
 
   void look_first(placement_candidate& candidate) {
+    if (begins_with_own_cut_ && candidate.model.placement() == model_.placement())
+      try_cut(candidate, cut_of(model_), 0);
     try_cut(candidate, candidate.space.with_choice(candidate.balanced.first_layer, false), 0);
     if (!candidate.space.may_recompute()) return;
     auto const all = candidate.space.all_recomputing();
@@ -178,7 +178,7 @@ class auto_plan_search {
     try_cut(candidate, all, 0);
   }
 
-  void search_cuts(placement_candidate& candidate, double share) {
+  void try_cuts(placement_candidate& candidate, double share) {
     // Half of it looks at cuts; where that is enough for all of them, more goes into each.
     constexpr double most_schedules = 1 << 20;
     auto count = static_cast<int>(std::min(share / (2 * overhead), most_schedules));
@@ -190,14 +190,14 @@ class auto_plan_search {
       return order_of(candidate, cut, tries).schedule;
     };
     try {
-      auto found = partition_by(
+      auto found = search_cuts(
           candidate.model,
           decide,
           {.schedules = count,
            .seed = settings_.seed + static_cast<std::uint64_t>(round_),
            .stop = stop.get_token()},
           &candidate.balanced);
-      take(candidate, choice_of(found), std::move(found.schedule), found.cost);
+      take(candidate, cut_of(found.problem), std::move(found.schedule), found.cost);
     } catch (error const& nothing_fits) {
       if (nothing_fits.code() != errc::unsupported_problem) throw;
     }
@@ -206,7 +206,7 @@ class auto_plan_search {
   // Searches the order of the best cut, with stages that recompute as they do and as they could.
   void search_order(placement_candidate& candidate, double share) {
     if (!candidate.best) return;
-    auto const chosen = choice_of(*candidate.best);
+    auto const chosen = cut_of(candidate.best->problem);
     auto const any =
         candidate.space.with_choice(chosen.first_layer, candidate.space.may_recompute());
     auto const left = [&](double most) {
@@ -245,9 +245,9 @@ class auto_plan_search {
         return order;
       };
       try {
-        auto const found = partition_by(
+        auto const found = search_cuts(
             few, decide, {.schedules = 300, .seed = settings_.seed}, &candidate->balanced);
-        try_cut(*candidate, choice_of(found), 0);
+        try_cut(*candidate, cut_of(found.problem), 0);
       } catch (error const& nothing_fits) {
         if (nothing_fits.code() != errc::unsupported_problem) throw;
       }
@@ -289,8 +289,9 @@ class auto_plan_search {
          .spent = budget_ > 0 ? std::min(1.0, spent / budget_) : 1.0});
   }
 
-  layered_problem const& model_;
+  problem const& model_;
   search_settings const& settings_;
+  bool begins_with_own_cut_;
   double budget_;  // in passes
   std::vector<std::unique_ptr<placement_candidate>> candidates_;
   std::vector<placement_candidate*> alive_;  // those that are searched on, the fewest stages first
@@ -302,43 +303,28 @@ class auto_plan_search {
   double next_report_ = 0;
 };
 
-}  // namespace detail
-
-ZBPP_INLINE found_plan auto_plan::operator()(layered_problem const& model) const {
-  detail::check_budget(search);
-  detail::require(
-      most_chunks >= 2, "most_chunks is less than 2; a looped placement has at least 2");
-  static_cast<void>(detail::cost_with_share(0, most_memory_for));
-  auto found = detail::auto_plan_search(model, search, most_chunks).run(most_memory_for);
-  found.schedule = end_stages_in_turn(found.schedule, found.problem);
-  return found;
+ZBPP_INLINE std::vector<placement> placements_for(problem const& model, int most_chunks) {
+  auto const p = model.ranks();
+  auto const layers = static_cast<int>(model.layers().size());
+  std::vector<placement> list{model.placement()};
+  auto const add = [&](placement const& one) {
+    if (one.stages() <= layers && std::ranges::find(list, one) == list.end()) list.push_back(one);
+  };
+  add(placement::linear(p));
+  add(placement::v_shape(p));
+  for (int chunks = 2; chunks <= most_chunks && chunks <= layers / p; ++chunks)
+    add(placement::looped(p, chunks));
+  std::ranges::stable_sort(list, {}, &placement::stages);
+  return list;
 }
 
-ZBPP_INLINE std::vector<found_plan> auto_plan::frontier(
-    layered_problem const& model, std::span<bytes const> limits) const {
-  std::vector<found_plan> points;
-  auto const ascending = detail::ascending_limits(limits);
-  for (std::size_t i = 0; i < ascending.size(); ++i) {
-    auto const limited = with_memory_limits(model, {ascending[i]});
-    auto const part = detail::part_of_search(search, i, ascending.size());
-    std::optional<found_plan> found;
-    try {
-      found = auto_plan{part, most_chunks, most_memory_for}(limited);
-    } catch (error const& nothing_fits) {
-      if (nothing_fits.code() != errc::unsupported_problem) throw;
-    }
-    // What fits less memory fits more.
-    if (!points.empty() && (!found || points.back().cost <= found->cost)) {
-      auto const bound = found ? found->lower_bound : 0;
-      found = points.back();
-      found->problem = with_memory_limit(found->problem, ascending[i]);
-      found->lower_bound = bound;
-      found->bound = lower_bound(found->problem);
-    }
-    if (found) points.push_back(std::move(*found));
-  }
-  detail::carry_lower_bounds(points);
-  return points;
+ZBPP_INLINE found_plan search_placements(
+    problem const& model,
+    std::vector<placement> const& placements,
+    search_settings const& search,
+    double most_memory_for,
+    bool begins_with_own_cut) {
+  return placement_search(model, placements, search, begins_with_own_cut).run(most_memory_for);
 }
 
-}  // namespace zbpp
+}  // namespace zbpp::detail

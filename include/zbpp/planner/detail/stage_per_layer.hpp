@@ -4,36 +4,32 @@
 // ranks between steps, so that another cut needs no other stages.
 #pragma once
 
-#include <zbpp/model/layers.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/placement.hpp>
+#include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/search.hpp>
 
 #include <optional>
 
-namespace zbpp {
+namespace zbpp::detail {
 
 /// Gives a plan in which each layer is a stage of the rank that has it, and each pass of a stage is
-/// the passes of its layers one after another. A step costs the same, but for roundings to ticks.
-/// @param found  a plan of the model, with its `first_layer`
-/// @throws error (bad_argument) when it is not a plan of the model; (unsupported_problem) when a
-///         stage recomputes, or F and B run in pairs
-[[nodiscard]] found_plan stage_per_layer(found_plan const& found, layered_problem const& model);
-
-namespace detail {
+/// the passes of its layers one after another. A step costs the same, but for roundings to ticks. A
+/// plan without layers stays as it is.
+/// @throws error (unsupported_problem) when a stage recomputes, or F and B run in pairs
+[[nodiscard]] found_plan stage_per_layer(found_plan const& found);
 
 /// @return the first pass that runs together with an F, or an F again; nothing where there is none
 [[nodiscard]] std::optional<pass> find_beside_or_again(schedule const& order);
 
 /// @return the same model, whose plans neither recompute nor pair F and B
-[[nodiscard]] layered_problem plain_layers(layered_problem const& model);
+[[nodiscard]] problem plain_layers(problem const& model);
 
 /// @return the placement with neighbouring stages of a rank as one, but for the middle of a V
 [[nodiscard]] placement merged_placement(placement const& placement);
 
-}  // namespace detail
-}  // namespace zbpp
+}  // namespace zbpp::detail
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)
 #include <zbpp/planner/impl/stage_per_layer.ipp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The search of partition.
+// The search of cuts.
 #pragma once
 
 #include <zbpp/analysis/lower.hpp>
@@ -10,9 +10,10 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/detail/after_passes.hpp>
+#include <zbpp/planner/detail/balanced_cut.hpp>
 #include <zbpp/planner/detail/bottleneck.hpp>
+#include <zbpp/planner/detail/cut_search.hpp>
 #include <zbpp/planner/detail/cuts.hpp>
-#include <zbpp/planner/partition.hpp>
 
 #include <algorithm>
 #include <compare>
@@ -27,12 +28,12 @@ namespace zbpp::detail {
 
 /// Searches cuts: all of them where the policy may be asked that often, else by descents from the
 /// bottleneck's optimum and from random changes of what they give.
-class partition_search {
+class cut_search {
  public:
-  partition_search(
-      layered_problem const& model,
+  cut_search(
+      problem const& model,
       std::function<schedule(problem const&)> decide,
-      partition_settings settings,
+      cut_settings settings,
       bottleneck const* balanced)
       : model_(model),
         balanced_(balanced),
@@ -45,7 +46,7 @@ class partition_search {
 
   [[nodiscard]] found_plan run() {
     auto const balanced = balanced_ != nullptr ? *balanced_ : balanced_cut(model_.layers(), model_);
-    if (balanced.optimal) least_cost_ = model_.microbatches() * balanced.work;
+    if (balanced.optimal) least_cost_ = least_of_step(model_, balanced.work);
     auto const start = space_.with_choice(balanced.first_layer, false);
     auto const start_score = consider(start);
     bool const all = space_.has_at_most(settings_.schedules);
@@ -56,7 +57,7 @@ class partition_search {
     else
       search_from(start, start_score);
     if (!best_score_.fits()) refuse();
-    auto problem = model_.with(best_.first_layer, best_.recompute);
+    auto problem = with_cut(model_, best_.first_layer, best_.recompute);
     auto const cost = best_score_.cost;
     bool const is_least = (all && !is_stopped()) || cost == least_cost_;
     return {
@@ -66,9 +67,7 @@ class partition_search {
         .lower_bound = is_least             ? cost
                        : cost > least_cost_ ? std::max<ticks>(least_cost_, 0)
                                             : 0,  // pairs may take less than the work of a rank
-        .tries = asked_,
-        .first_layer = std::move(best_.first_layer),
-        .recompute = std::move(best_.recompute)};
+        .tries = asked_};
   }
 
  private:
@@ -88,7 +87,7 @@ class partition_search {
   score consider(cut const& c) {
     auto const known = known_.find(c);
     if (known != known_.end()) return known->second;
-    auto const result = score_of(model_.with(c.first_layer, c.recompute));
+    auto const result = score_of(with_cut(model_, c.first_layer, c.recompute));
     if (known_.empty() || result < best_score_) {
       best_score_ = result;
       best_ = c;
@@ -109,13 +108,13 @@ class partition_search {
       order_ = insert_recompute(decide_(problem), problem);
     } catch (error const& refused) {
       // Without limits it is not about this cut.
-      if (refused.code() != errc::unsupported_problem || !model_.has_limits()) throw;
+      if (refused.code() != errc::unsupported_problem || model_.memory_limits().empty()) throw;
       if (refusal_.empty()) refusal_ = refused.what();
       return {.refused = true, .worst_excess = least_excess(problem)};
     }
     score result{.cost = cost(simulate(*order_, problem))};
     for (auto const& c : problem.all_costs()) result.recompute += c.recompute.value_or(0);
-    if (!model_.has_limits()) return result;
+    if (model_.memory_limits().empty()) return result;
     auto const peaks = peak_memory(lower(*order_), problem);
     for (int rank = 0; rank < problem.ranks(); ++rank) {
       auto const excess =
@@ -204,7 +203,7 @@ class partition_search {
   [[noreturn]] void refuse() {
     std::string const tried = joined("none of the ", asked_, " partitions tried fits: ");
     if (best_score_.refused) throw error(errc::unsupported_problem, tried + refusal_);
-    auto const problem = model_.with(best_.first_layer, best_.recompute);
+    auto const problem = with_cut(model_, best_.first_layer, best_.recompute);
     auto const peaks = peak_memory(lower(*best_order_), problem);
     auto const excess = [&](int rank) {
       return peaks[index(rank)].total - *problem.memory_limit(rank);
@@ -217,11 +216,11 @@ class partition_search {
         "; it fits when every limit is higher by " + excess(worst);
   }
 
-  layered_problem const& model_;
+  zbpp::problem const& model_;
   bottleneck const* balanced_;
   cut_space space_;
   std::function<schedule(problem const&)> decide_;
-  partition_settings settings_;
+  cut_settings settings_;
   std::mt19937_64 random_;
   std::vector<cut_change> changes_ = space_.changes();
   ticks least_cost_ = -1;  // that any cut can have, where it is known
@@ -235,12 +234,12 @@ class partition_search {
   std::int64_t looked_at_ = 0;
 };
 
-ZBPP_INLINE found_plan partition_by(
-    layered_problem const& model,
+ZBPP_INLINE found_plan search_cuts(
+    problem const& model,
     std::function<schedule(problem const&)> decide,
-    partition_settings settings,
+    cut_settings settings,
     bottleneck const* balanced) {
-  return partition_search(model, std::move(decide), settings, balanced).run();
+  return cut_search(model, std::move(decide), settings, balanced).run();
 }
 
 }  // namespace zbpp::detail

@@ -4,23 +4,21 @@
 // within memory. The policy that will order the passes is asked about every cut that is tried.
 #pragma once
 
-#include <zbpp/analysis/bounds.hpp>
-#include <zbpp/model/layers.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/search.hpp>
 
-#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <stop_token>
-#include <vector>
 
-namespace zbpp {
+namespace zbpp::detail {
 
-/// Limits the search of `partition`. It counts and reads no clock: the same settings give the same
-/// answer on every rank.
-struct partition_settings {
+struct bottleneck;
+
+/// Limits a search of cuts. It counts and reads no clock: the same settings give the same answer on
+/// every rank.
+struct cut_settings {
   int schedules = 1000;    ///< that the policy is asked for, at most; at least 1
   std::uint64_t seed = 0;  ///< of the order in which cuts are tried
   /// Ends the search after the schedule that it is about; it answers with the best so far.
@@ -28,20 +26,6 @@ struct partition_settings {
   /// Called after each schedule, once one fits. The lower bound is that of every cut; 0: none.
   std::function<void(search_progress const&)> on_progress = {};
 };
-
-namespace detail {
-
-struct bottleneck;
-
-/// Does what `partition` says, whatever the type of the policy, and leaves out `found_plan::bound`.
-/// @param balanced  the cut to begin with, where it is known
-[[nodiscard]] found_plan partition_by(
-    layered_problem const& model,
-    std::function<schedule(problem const&)> decide,
-    partition_settings settings,
-    bottleneck const* balanced = nullptr);
-
-}  // namespace detail
 
 /// Cuts layers into stages and chooses the stages that recompute, so that the schedule which
 /// `decide` makes costs least and keeps all memory limits.
@@ -52,24 +36,20 @@ struct bottleneck;
 /// least cost of all; else it moves boundaries and changes choices as long as it pays, and starts
 /// again from random changes. A stage that is chosen recomputes: where `decide` puts no R of it
 /// into the schedule, one goes in front of each of its B.
-/// @param decide  a policy, or any callable that gives the same schedule for the same problem
-/// @return the plan; `tries` says how often the policy was asked, and the lower bound is about the
-///         schedules that it makes of all cuts
+/// @param decide  gives the same schedule for the same problem
+/// @param balanced  the cut to begin with, where it is known
+/// @return the plan, without `found_plan::bound`; `tries` says how often the policy was asked, and
+///         the lower bound is about the schedules that it makes of all cuts
 /// @throws error (unsupported_problem) when nothing that was tried fits: it names a rank, what it
 ///         needs and what limit would do, or has the text of a refusal of `decide`; as that
-template <class Decide>
-  requires requires(Decide const& d, problem const& problem) {
-    { d(problem) } -> std::same_as<schedule>;
-  }
-[[nodiscard]] found_plan partition(
-    layered_problem const& model, Decide const& decide, partition_settings settings = {}) {
-  auto found = detail::partition_by(model, std::cref(decide), settings);
-  found.bound = lower_bound(found.problem);
-  return found;
-}
+[[nodiscard]] found_plan search_cuts(
+    problem const& model,
+    std::function<schedule(problem const&)> decide,
+    cut_settings settings,
+    bottleneck const* balanced = nullptr);
 
-}  // namespace zbpp
+}  // namespace zbpp::detail
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)
-#include <zbpp/planner/impl/partition.ipp>
+#include <zbpp/planner/impl/cut_search.ipp>
 #endif

@@ -11,7 +11,7 @@
 
 #include <map>
 
-namespace zbpp {
+namespace zbpp::detail {
 
 /// Keeps a plan for each number of microbatches. W of each stage stays in ascending microbatch, as
 /// in every plan of `greedy_auto`.
@@ -33,7 +33,7 @@ class plans_by_count {
   std::map<int, plan> plans_;
 };
 
-}  // namespace zbpp
+}  // namespace zbpp::detail
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)
 #include <zbpp/planner/impl/plans_by_count.ipp>
