@@ -4,6 +4,7 @@
 // Simulation, virtual time, periods and exhaustive searches have them in their own tests, too.
 #include <zbpp/model/problem.hpp>
 // What the checks need besides.
+#include <zbpp/adapt/replanner.hpp>
 #include <zbpp/analysis/bounds.hpp>
 #include <zbpp/analysis/costs_from.hpp>
 #include <zbpp/analysis/plan.hpp>
@@ -14,7 +15,6 @@
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/plans_by_count.hpp>
-#include <zbpp/planner/replanner.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>

@@ -33,7 +33,6 @@ zbpp::schedule order_of_blocks(
 
 run_record run_adapting(
     zbpp::plan const&,
-    zbpp::step_kind,
     training const&,
     zbpp::threads const&,
     std::vector<chunk_stage>&,

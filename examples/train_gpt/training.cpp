@@ -185,7 +185,7 @@ run_record ranks_here::run(
     saver* save) {
   auto backend = threads_with(o.slow);
   backend.records_messages = o.explains;
-  if (o.adapts) return run_adapting(planned, kind, o.how, backend, stages, state, save);
+  if (o.adapts) return run_adapting(planned, o.how, backend, stages, state, save);
   if (o.how.replicas > 1 || o.how.model.members > 1)
     return run_grid(planned, o.how, on, backend, stages, state, save);
   return run_pipeline(planned, o.how, backend, stages, state, o.how.optimizer.steps, save);

@@ -2,6 +2,12 @@
 # order. Add each new file here; configuring fails while one on disk is not listed. A public core
 # header also goes into train.hpp or plan.hpp, an .ipp into its folder's impl/src.hpp.
 set(ZBPP_CORE_HEADERS
+  adapt/auto_pipeline.hpp
+  adapt/detail/plans_by_count.hpp
+  adapt/impl/plans_by_count.ipp
+  adapt/impl/replanner.ipp
+  adapt/impl/src.hpp
+  adapt/replanner.hpp
   analysis/bounds.hpp
   analysis/clock_offsets.hpp
   analysis/costs_from.hpp
@@ -171,7 +177,6 @@ set(ZBPP_CORE_HEADERS
   planner/detail/order_search.hpp
   planner/detail/placement_search.hpp
   planner/detail/plan_search.hpp
-  planner/detail/plans_by_count.hpp
   planner/detail/rule_search.hpp
   planner/detail/search_once.hpp
   planner/detail/search_parts.hpp
@@ -186,16 +191,13 @@ set(ZBPP_CORE_HEADERS
   planner/impl/greedy_auto.ipp
   planner/impl/memory_needs.ipp
   planner/impl/placement_search.ipp
-  planner/impl/plans_by_count.ipp
   planner/impl/registry.ipp
-  planner/impl/replanner.ipp
   planner/impl/save_memory.ipp
   planner/impl/search_once.ipp
   planner/impl/src.hpp
   planner/impl/stage_per_layer.ipp
   planner/memory_needs.hpp
   planner/registry.hpp
-  planner/replanner.hpp
   planner/save_memory.hpp
   planner/search.hpp
   policy/detail/v_row.hpp
@@ -211,11 +213,9 @@ set(ZBPP_CORE_HEADERS
   policy/policy.hpp
   policy/stp.hpp
   policy/zb_v.hpp
-  runtime/adaptive_pipeline.hpp
   runtime/agreement.hpp
   runtime/arena.hpp
   runtime/array.hpp
-  runtime/auto_pipeline.hpp
   runtime/backend.hpp
   runtime/detail/agreement_runner.hpp
   runtime/detail/arena_core.hpp
@@ -234,7 +234,6 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/number_bytes.hpp
   runtime/detail/object_type.hpp
   runtime/detail/pipeline_setup.hpp
-  runtime/detail/plan_runner.hpp
   runtime/detail/poison.hpp
   runtime/detail/rank_code.hpp
   runtime/detail/program_run.hpp
@@ -287,6 +286,7 @@ set(ZBPP_CORE_HEADERS
   runtime/in_process_grid.hpp
   runtime/interrupt.hpp
   runtime/measure.hpp
+  runtime/measure_layers.hpp
   runtime/memory_source.hpp
   runtime/message.hpp
   runtime/microbatch.hpp

@@ -24,19 +24,13 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/ascii.hpp>
-#include <zbpp/io/chart_axis.hpp>
 #include <zbpp/io/chrome_trace.hpp>
 #include <zbpp/io/csv.hpp>
 #include <zbpp/io/drawing.hpp>
-#include <zbpp/io/durable.hpp>
 #include <zbpp/io/explanation_drawing.hpp>
 #include <zbpp/io/explanation_text.hpp>
-#include <zbpp/io/file.hpp>
-#include <zbpp/io/line_chart.hpp>
 #include <zbpp/io/profile_text.hpp>
 #include <zbpp/io/svg.hpp>
-#include <zbpp/io/sweep_svg.hpp>
-#include <zbpp/io/terminal.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/io/text_table.hpp>
 #include <zbpp/model/costs.hpp>
@@ -55,7 +49,6 @@
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/registry.hpp>
-#include <zbpp/planner/replanner.hpp>
 #include <zbpp/planner/save_memory.hpp>
 #include <zbpp/planner/search.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
@@ -64,4 +57,3 @@
 #include <zbpp/policy/policy.hpp>
 #include <zbpp/policy/stp.hpp>
 #include <zbpp/policy/zb_v.hpp>
-#include <zbpp/runtime/measure.hpp>

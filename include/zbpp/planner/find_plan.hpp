@@ -4,6 +4,8 @@
 // hand stays; all else is searched at once.
 #pragma once
 
+#include <zbpp/analysis/lower.hpp>
+#include <zbpp/analysis/plan.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
@@ -72,6 +74,10 @@ struct plan_choices {
 /// @throws error (bad_argument) as `find_plan`, and when a limit is negative
 [[nodiscard]] std::vector<found_plan> find_plans(
     problem const& model, std::span<bytes const> limits, plan_choices const& choices = {});
+
+/// Lowers and simulates what was found.
+/// @throws error as the constructor of `plan`
+[[nodiscard]] plan make_plan(found_plan found, lower_options const& options = {});
 
 /// Says in a line what was found: placement, cut, stages that recompute, and the predicted step.
 [[nodiscard]] std::string to_text(found_plan const& found);

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <stop_token>
+#include <string>
 
 namespace zbpp {
 
@@ -38,7 +39,8 @@ struct search_settings {
 /// Holds the best plan that a search found. Schedules that `bound` and `lower_bound` are about run
 /// the microbatches of each stage in order.
 struct found_plan {
-  zbpp::problem problem;  ///< on the placement and with the cut that were chosen
+  std::string policy = "greedy-auto";  ///< title of what ordered the passes
+  zbpp::problem problem;               ///< on the placement and with the cut that were chosen
   zbpp::schedule schedule;
   ticks cost = 0;         ///< exactly what `simulate` says
   cost_bound bound = {};  ///< no schedule of `problem` costs less

@@ -4,11 +4,11 @@
 // planned again while it trains.
 #pragma once
 
+#include <zbpp/adapt/auto_pipeline.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/grid.hpp>
 #include <zbpp/model/layers.hpp>
-#include <zbpp/runtime/auto_pipeline.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/torch/layer.hpp>

@@ -206,8 +206,12 @@ find_placed(problem const& model, plan_choices const& choices) {
 
 ZBPP_INLINE found_plan find_plan(problem const& model, plan_choices const& choices) {
   detail::check_choices(choices);
-  if (!choices.stage_per_layer) return detail::find_placed(model, choices);
-  return detail::stage_per_layer(detail::find_placed(detail::plain_layers(model), choices));
+  auto found =
+      choices.stage_per_layer
+          ? detail::stage_per_layer(detail::find_placed(detail::plain_layers(model), choices))
+          : detail::find_placed(model, choices);
+  if (choices.policy) found.policy = choices.policy->title();
+  return found;
 }
 
 ZBPP_INLINE std::vector<found_plan> find_plans(
@@ -241,6 +245,10 @@ ZBPP_INLINE std::vector<found_plan> find_plans(
   for (auto point = points.rbegin(); point != points.rend(); ++point)
     point->lower_bound = bound = std::max(bound, point->lower_bound);
   return points;
+}
+
+ZBPP_INLINE plan make_plan(found_plan found, lower_options const& options) {
+  return {std::move(found.policy), std::move(found.problem), std::move(found.schedule), options};
 }
 
 ZBPP_INLINE std::string to_text(found_plan const& found) {

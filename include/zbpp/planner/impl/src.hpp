@@ -10,9 +10,7 @@
 #include <zbpp/planner/impl/greedy_auto.ipp>
 #include <zbpp/planner/impl/memory_needs.ipp>
 #include <zbpp/planner/impl/placement_search.ipp>
-#include <zbpp/planner/impl/plans_by_count.ipp>
 #include <zbpp/planner/impl/registry.ipp>
-#include <zbpp/planner/impl/replanner.ipp>
 #include <zbpp/planner/impl/save_memory.ipp>
 #include <zbpp/planner/impl/search_once.ipp>
 #include <zbpp/planner/impl/stage_per_layer.ipp>

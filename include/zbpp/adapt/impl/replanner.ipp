@@ -3,6 +3,7 @@
 // How a replanner watches steps, searches beside them, and takes back what did not pay.
 #pragma once
 
+#include <zbpp/adapt/replanner.hpp>
 #include <zbpp/analysis/message_times.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/config.hpp>
@@ -15,13 +16,17 @@
 #include <zbpp/planner/detail/stage_per_layer.hpp>
 #include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
-#include <zbpp/planner/replanner.hpp>
+#include <zbpp/runtime/agreement.hpp>
+#include <zbpp/runtime/group.hpp>
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <stop_token>
@@ -149,14 +154,89 @@ class plan_lookup {
   return text;
 }
 
+/// @return the groups of pipelines of a grid that run one plan with this one, and wait for it
+[[nodiscard]] ZBPP_INLINE std::vector<group*> partners_in(rank_grid& grid, bool reduces) {
+  std::vector<group*> all{&grid.tensor(), reduces ? &grid.data() : &grid.expert()};
+  std::erase_if(all, [](group const* one) { return one->size() == 1; });
+  return all;
+}
+
+/// @return the longest step that a partner measured: others wait for it. A collective call
+/// @throws error (no_agreement) when they ran other passes
+[[nodiscard]] ZBPP_INLINE timeline longest_of(std::vector<group*> const& partners, timeline own) {
+  std::vector<std::vector<std::byte>> parts;
+  for (auto* const members : partners) {
+    members->compare(std::as_bytes(own.all()), parts);
+    std::optional<timeline> found;  // the first of those, which all members find
+    for (auto const& bytes : parts) {
+      if (bytes.size() != own.all().size_bytes())
+        throw error(errc::no_agreement, "pipelines of a grid ran different numbers of passes");
+      auto other = own;
+      auto const* from = bytes.data();
+      for (int rank = 0; rank < other.ranks(); ++rank) {
+        auto const to = other[rank];
+        std::memcpy(to.data(), std::exchange(from, from + to.size_bytes()), to.size_bytes());
+      }
+      if (!found || cost(other) > cost(*found)) found = std::move(other);
+    }
+    own = std::move(*found);
+  }
+  return own;
+}
+
+/// @return what decides
+[[nodiscard]] ZBPP_INLINE std::vector<agreement_item> items_of(replan_settings const& s) {
+  std::vector<agreement_item> items;
+  auto const add = [&](char const* name, double value) {
+    items.push_back(make_item(joined("replan_settings::", name), number_text(value)));
+  };
+  add("first_steps", s.first_steps);
+  add("window", s.window);
+  add("least_steps", static_cast<double>(s.least_steps));
+  add("band", s.band);
+  add("least_gain", s.least_gain);
+  add("message_quantile", s.message_quantile);
+  add("seconds", s.seconds);
+  return items;
+}
+
+ZBPP_INLINE replan_settings
+decide_together(std::function<rank_grid&()> grid, bool reduces, replan_settings settings) {
+  auto const partners = partners_in(grid(), reduces);
+  if (partners.empty()) return settings;
+  require(
+      !settings.in_background && !settings.moves_stages,
+      "replan_settings: pipelines of a grid that run one plan change it together, after the same "
+      "step, and stages stay on their ranks; set in_background and moves_stages to false");
+  for (auto* const members : partners)
+    agree(
+        *members,
+        items_of(settings),
+        "pipelines of a grid change plans together; give all the same");
+  settings.gather = [grid = std::move(grid), reduces, own = std::move(settings.gather)](
+                        plan const& running, timeline const& measured) {
+    auto line = measured;
+    try {
+      if (own) line = own(running, measured);
+    } catch (...) {  // ends the steps of the partners, which would wait for this pipeline
+      grid().fail(std::current_exception());
+      throw;
+    }
+    return longest_of(partners_in(grid(), reduces), std::move(line));
+  };
+  return settings;
+}
+
 }  // namespace detail
 
 /// Holds what a replanner knows of the plan that runs.
 class replanner::watch {
  public:
-  watch(plan const& first, replan_settings settings)
+  watch(plan const& first, replan_settings settings, report_call on_report)
       : settings_(std::move(settings)),
+        on_report_(std::move(on_report)),
         first_(first.problem()),
+        options_(first.options()),
         current_(first),
         reference_(first.problem()),
         measured_(first.problem()),
@@ -172,7 +252,7 @@ class replanner::watch {
     require(
         settings_.message_quantile >= 0 && settings_.message_quantile <= 1,
         "replan_settings::message_quantile does not lie between 0 and 1");
-    detail::check_budget(settings_.search);
+    detail::check_budget({.seconds = settings_.seconds});
     require(
         !settings_.gather || !settings_.in_background,
         "replan_settings::gather is set, and searches run in the background, where processes would "
@@ -193,7 +273,12 @@ class replanner::watch {
           "; stages that change ranks neither recompute nor run F and B in pairs";
   }
 
-  [[nodiscard]] std::optional<plan> after_step(timeline const& measured) {
+  [[nodiscard]] std::optional<plan> after(timeline const& measured) {
+    for (int rank = 0; rank < measured.ranks(); ++rank)
+      detail::require(
+          settings_.gather || !measured[rank].empty(),
+          "replanner: not all ranks run in this process; set replan_settings::gather, such as to "
+          "what asio::gather_timeline gives, on all ranks");
     ++step_;
     if (wait_ > 0) {
       --wait_;
@@ -204,7 +289,8 @@ class replanner::watch {
     if (filled_ < detail::index(settings_.window)) return std::nullopt;
     filled_ = 0;
     if (settings_.gather)
-      for (auto& step : steps_) step = settings_.gather(current_, step);
+      for (auto& step : steps_)
+        step = detail::named_call("gather", {}, [&] { return settings_.gather(current_, step); });
     auto const took = median_cost();
     measured_ = costs_and_messages_from(steps_, current_.problem(), settings_.message_quantile);
     if (is_on_trial_) {
@@ -222,14 +308,18 @@ class replanner::watch {
         "; looking for another one");
     auto layers = settings_.moves_stages ? std::optional(detail::measured_layers(first_, measured_))
                                          : std::nullopt;
-    lookup_.emplace(measured_, std::move(layers), settings_.search, settings_.in_background);
+    search_settings const search{
+        .seconds = settings_.seconds, .seed = settings_.seed, .on_progress = settings_.on_progress};
+    lookup_.emplace(measured_, std::move(layers), search, settings_.in_background);
     return lookup_->is_done() ? take_found() : std::nullopt;
   }
 
-  void refuse_plan(std::string const& why) {
+  [[nodiscard]] bool refuse_plan(std::string const& why) {
+    if (!before_) return false;
     report("the new plan cannot run, so the old one goes on: " + why);
     switches_.back().is_taken_back = true;
     restore();
+    return true;
   }
 
   // Reports what has happened, when all of it is noted; what is left is reported the next time.
@@ -237,7 +327,7 @@ class replanner::watch {
     while (!unreported_.empty()) {
       auto const line = unreported_.front();
       unreported_.erase(unreported_.begin());
-      detail::named_call("on_report", {}, [&] { settings_.on_report(line); });
+      detail::named_call("on_report", {}, [&] { on_report_(line); });
     }
   }
 
@@ -304,7 +394,7 @@ class replanner::watch {
     }
     std::optional<plan> next;
     try {
-      next.emplace("replanned", found->problem, found->schedule, settings_.program);
+      next.emplace("replanned", found->problem, found->schedule, options_);
     } catch (error const& refused) {
       report(
           "the plan that was found cannot run, so this one stays: " + std::string(refused.what()));
@@ -360,11 +450,13 @@ class replanner::watch {
   }
 
   void report(std::string const& line) {
-    if (settings_.on_report) unreported_.push_back(detail::joined("step ", step_, ": ", line));
+    if (on_report_) unreported_.push_back(detail::joined("step ", step_, ": ", line));
   }
 
   replan_settings settings_;
-  problem first_;  // what stages take on ranks of speed 1
+  report_call on_report_;
+  problem first_;          // what stages take on ranks of speed 1
+  lower_options options_;  // of the first plan
   plan current_;
   problem reference_;                    // the costs that the plan was made for, or was kept with
   std::optional<replaced_plan> before_;  // while the current one is on trial
@@ -381,20 +473,21 @@ class replanner::watch {
   std::optional<detail::plan_lookup> lookup_;
 };
 
-ZBPP_INLINE replanner::replanner(plan const& first, replan_settings settings)
-    : watch_(std::make_unique<watch>(first, std::move(settings))) {}
+ZBPP_INLINE replanner::replanner(plan const& first, replan_settings settings, report_call on_report)
+    : watch_(std::make_unique<watch>(first, std::move(settings), std::move(on_report))) {}
 ZBPP_INLINE replanner::replanner(replanner&&) noexcept = default;
 ZBPP_INLINE replanner& replanner::operator=(replanner&&) noexcept = default;
 ZBPP_INLINE replanner::~replanner() = default;
 
-ZBPP_INLINE std::optional<plan> replanner::after_step(timeline const& measured) {
-  auto next = watch_->after_step(measured);
+ZBPP_INLINE std::optional<plan> replanner::after(timeline const& measured) {
+  auto next = watch_->after(measured);
   watch_->report_all();
   return next;
 }
-ZBPP_INLINE void replanner::refuse_plan(std::string const& why) {
-  watch_->refuse_plan(why);
+ZBPP_INLINE bool replanner::refuse_plan(std::string const& why) {
+  bool const has_before = watch_->refuse_plan(why);
   watch_->report_all();
+  return has_before;
 }
 ZBPP_INLINE plan const& replanner::current() const noexcept { return watch_->current(); }
 ZBPP_INLINE std::vector<plan_switch> const& replanner::switches() const noexcept {

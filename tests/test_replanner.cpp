@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/planner/plans_by_count.hpp>
-#include <zbpp/planner/replanner.hpp>
-#include <zbpp/runtime/adaptive_pipeline.hpp>
+#include <zbpp/adapt/detail/plans_by_count.hpp>
+#include <zbpp/adapt/replanner.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
@@ -10,6 +9,7 @@
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
+#include <support/adaptive_loop.hpp>
 #include <support/catch.hpp>
 #include <support/checked_model.hpp>
 #include <support/plain_flow.hpp>
@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-namespace test_adaptive_pipeline {
+namespace test_replanner {
 
 using namespace zbpp;
 namespace toy = zbpp::test::toy;
@@ -46,15 +46,14 @@ plan zb_h1_plan(int ranks, int microbatches) {
       zb_h1{}, problem(placement::linear(ranks), microbatches, even, 20, {20 * ranks + 4000}));
 }
 
-replan_settings at_once(std::vector<std::string>& lines) {
+replan_settings at_once() {
   return {
       .first_steps = 1,
       .window = 3,
       .least_gain = 0.01,
       .least_steps = 10,
       .in_background = false,
-      .search = {.seconds = 0.16},
-      .on_report = [&lines](std::string const& line) { lines.push_back(line); }};
+      .seconds = 0.16};
 }
 
 // Rank 0 takes half as long again as the first plan has it, from a step on.
@@ -77,7 +76,8 @@ TEST_CASE("a slow rank leads to another order, which takes what was foreseen", "
   std::int64_t step = 0;
   std::vector<std::string> lines;
   std::vector<test::plain_flow> stages(4);
-  adaptive_pipeline pipe{first, virtual_time{slow_from(first, step, 8)}, stages, at_once(lines)};
+  test::adaptive_loop pipe{
+      first, virtual_time{slow_from(first, step, 8)}, stages, at_once(), test::keep_in(lines)};
   std::vector<ticks> took;
   for (; step < 40; ++step) {
     auto const& result = pipe.step();
@@ -113,13 +113,15 @@ TEST_CASE("noise on what is stated is added once, whatever plan runs", "[adaptiv
   for (bool const moves : {false, true}) {
     auto const first = zb_h1_plan(4, 12);
     std::vector<std::string> lines;
-    auto settings = at_once(lines);
+    auto settings = at_once();
     settings.moves_stages = moves;
     std::vector<test::plain_flow> stages(4);
-    adaptive_pipeline pipe{first, virtual_time{noise}, stages, settings};
+    test::adaptive_loop pipe{first, virtual_time{noise}, stages, settings, test::keep_in(lines)};
     std::vector<ticks> took;
+    auto const of_five = make_plan(zb_h1{}, with_microbatches(first.problem(), 5));
     for (int step = 0; step < 60; ++step) {
-      auto const& measured = (step % 20 == 19 ? pipe.step(5) : pipe.step()).measured;
+      if (step % 20 == 19) pipe.current().take(of_five);
+      auto const& measured = (step % 20 == 19 ? pipe.current().step() : pipe.step()).measured;
       if (step % 20 != 19) took.push_back(cost(measured));
       for (int rank = 0; rank < 4; ++rank)
         for (auto const& timed : measured[rank]) {
@@ -169,13 +171,13 @@ TEST_CASE("replicas in one process change their plan together", "[adaptive]") {
     whole.run([&](grid_place const& place) {
       auto const here = detail::index(place.data());
       std::vector<std::string> lines;
-      auto settings = at_once(lines);
-      settings.program = {.step = step_kind::unchecked};
+      auto settings = at_once();
       settings.gather = [&](plan const& running, timeline const&) {
         return step_of_replica(running, place.data());
       };
       test::checked::model own({.stages = 3, .first_batch = 100 * place.data()});
-      adaptive_pipeline pipe{first, in_grid(backend, place), own.stages(), settings};
+      test::adaptive_loop pipe{
+          first, in_grid(backend, place), own.stages(), settings, test::keep_in(lines)};
       for (int i = 0; i < 16; ++i) {
         static_cast<void>(pipe.step());
         ran[here].push_back(pipe.current().planned().schedule());
@@ -209,10 +211,11 @@ TEST_CASE("replicas that would not change their plan together are refused", "[ad
     return test::refusal(code, [&] {
       whole.run([&](grid_place const& place) {
         std::vector<std::string> lines;
-        auto settings = at_once(lines);
+        auto settings = at_once();
         change(place.data(), settings);
         std::vector<test::plain_flow> stages(3);
-        adaptive_pipeline pipe{first, threads{.place = place}, stages, settings};
+        test::adaptive_loop pipe{
+            first, threads{.place = place}, stages, settings, test::keep_in(lines)};
       });
     });
   };
@@ -231,7 +234,8 @@ TEST_CASE("replicas that would not change their plan together are refused", "[ad
 TEST_CASE("without a change of costs the plan stays", "[adaptive]") {
   std::vector<std::string> lines;
   std::vector<test::plain_flow> stages(3);
-  adaptive_pipeline pipe{zb_h1_plan(3, 9), virtual_time{}, stages, at_once(lines)};
+  test::adaptive_loop pipe{
+      zb_h1_plan(3, 9), virtual_time{}, stages, at_once(), test::keep_in(lines)};
   for (int i = 0; i < 30; ++i) static_cast<void>(pipe.step());
   CHECK(pipe.switches().empty());
   CHECK(lines.empty());
@@ -242,11 +246,12 @@ TEST_CASE("where all is slower alike the plan stays, and no second search begins
   std::vector<test::plain_flow> stages(1);
   stage_costs const even{.forward = 1000, .backward_input = 1000, .backward_weight = 1000};
   auto const first = make_plan(zb_h1{}, problem(placement::linear(1), 4, even));
-  adaptive_pipeline pipe{
+  test::adaptive_loop pipe{
       first,
       virtual_time{{.pass_time = [](int, pass const&, ticks stated) { return 2 * stated; }}},
       stages,
-      at_once(lines)};
+      at_once(),
+      test::keep_in(lines)};
   for (int i = 0; i < 60; ++i) static_cast<void>(pipe.step());
   CHECK(pipe.switches().empty());
   CHECK(lines.size() == 2);
@@ -264,7 +269,7 @@ TEST_CASE("a switch that did not pay is taken back", "[adaptive]") {
     if (has_switched) return 3 * planned;  // whatever the order
     return rank == 0 && step >= 4 ? planned * 3 / 2 : planned;
   }};
-  adaptive_pipeline pipe{first, virtual_time{noise}, stages, at_once(lines)};
+  test::adaptive_loop pipe{first, virtual_time{noise}, stages, at_once(), test::keep_in(lines)};
   for (; step < 40; ++step) {
     static_cast<void>(pipe.step());
     has_switched = !pipe.switches().empty() && !pipe.switches().front().is_taken_back;
@@ -286,8 +291,8 @@ TEST_CASE("a search that fails leaves the plan, and says so", "[adaptive]") {
   slow.forward = 3000;
   auto const line = simulate(first.schedule(), problem(placement::linear(2), 6, slow, 20));
   std::vector<std::string> lines;
-  replanner decides(first, at_once(lines));
-  for (int i = 0; i < 10; ++i) CHECK_FALSE(decides.after_step(line).has_value());
+  replanner decides(first, at_once(), test::keep_in(lines));
+  for (int i = 0; i < 10; ++i) CHECK_FALSE(decides.after(line).has_value());
   CHECK(says(lines, "the search failed, so the plan stays: "));
   CHECK(decides.current().schedule() == first.schedule());
 }
@@ -299,12 +304,12 @@ TEST_CASE("a plan that cannot run is refused, and the old one goes on", "[adapti
   costs[0].backward_input = 1600;
   auto const line = simulate(first.schedule(), problem(placement::linear(4), 12, costs, 20));
   std::vector<std::string> lines;
-  replanner decides(first, at_once(lines));
+  replanner decides(first, at_once(), test::keep_in(lines));
   int given = 0;
   for (int i = 0; i < 12 && given == 0; ++i) {
-    if (!decides.after_step(line)) continue;
+    if (!decides.after(line)) continue;
     ++given;
-    decides.refuse_plan("no memory");
+    CHECK(decides.refuse_plan("no memory"));
   }
   CHECK(given == 1);
   CHECK(decides.current().schedule() == first.schedule());
@@ -318,7 +323,8 @@ TEST_CASE("weights and losses are to the bit those of the plan that stays", "[ad
   std::vector<std::string> lines;
   auto all = toy::make_model(4);
   std::vector<toy::hand_written> stages(all.begin(), all.end());
-  adaptive_pipeline pipe{first, virtual_time{slow_from(first, step, 0)}, stages, at_once(lines)};
+  test::adaptive_loop pipe{
+      first, virtual_time{slow_from(first, step, 0)}, stages, at_once(), test::keep_in(lines)};
   auto plain = toy::make_model(4);
   std::vector<toy::hand_written> same(plain.begin(), plain.end());
   pipeline kept{first, threads{}, same};
@@ -337,8 +343,9 @@ TEST_CASE("steps of other numbers of microbatches give the bits of a plain loop"
   std::vector<std::string> lines;
   auto all = toy::make_model(4);
   std::vector<toy::hand_written> stages(all.begin(), all.end());
-  adaptive_pipeline pipe{first, virtual_time{slow_from(first, step, 10)}, stages, at_once(lines)};
-  pipe.prepare(5);
+  test::adaptive_loop pipe{
+      first, virtual_time{slow_from(first, step, 10)}, stages, at_once(), test::keep_in(lines)};
+  detail::plans_by_count counts({.seconds = 0.01});
   auto plain = toy::make_model(4);
   std::vector<toy::hand_written> same(plain.begin(), plain.end());
   // Every number in turn, before and after a switch.
@@ -352,7 +359,8 @@ TEST_CASE("steps of other numbers of microbatches give the bits of a plain loop"
       kept.resume({.steps = step});
       losses = kept.step().losses;
     }
-    auto const& result = count == 12 && step % 2 == 0 ? pipe.step() : pipe.step(count);
+    if (count != 12) pipe.current().take(counts.plan_for(pipe.planner().current(), count));
+    auto const& result = count == 12 ? pipe.step() : pipe.current().step();
     CHECK(result.losses.size() == detail::index(count));
     CHECK(toy::is_same(result.losses, losses));
     CHECK(toy::is_same(all, plain));
@@ -363,35 +371,35 @@ TEST_CASE("steps of other numbers of microbatches give the bits of a plain loop"
   }
   CHECK(pipe.switches().size() == 1);
   CHECK_FALSE(pipe.switches().front().is_taken_back);
-  for (int const wrong : {0, -1}) CHECK_THROWS_AS(pipe.step(wrong), error);
-  static_cast<void>(pipe.step());  // goes on afterwards
 }
 
 TEST_CASE("plans by count are kept while the placement stays", "[adaptive]") {
-  auto const usual = zb_h1_plan(3, 9).problem();
-  plans_by_count plans({.seconds = 0.01});
+  auto const usual = zb_h1_plan(3, 9);
+  detail::plans_by_count plans({.seconds = 0.01});
   auto const* const of_four = &plans.plan_for(usual, 4);
-  CHECK(of_four->problem() == with_microbatches(usual, 4));
+  CHECK(of_four->problem() == with_microbatches(usual.problem(), 4));
   CHECK(verify(of_four->program(), of_four->problem()).empty());
   static_cast<void>(plans.plan_for(usual, 7));
   CHECK(&plans.plan_for(usual, 4) == of_four);
-  auto const elsewhere = zb_h1_plan(2, 9).problem();
-  CHECK(plans.plan_for(elsewhere, 4).problem() == with_microbatches(elsewhere, 4));
+  auto const elsewhere = zb_h1_plan(2, 9);
+  CHECK(plans.plan_for(elsewhere, 4).problem() == with_microbatches(elsewhere.problem(), 4));
+  auto const tight = make_plan(zb_h1{}, with_memory_limit(usual.problem(), 1));
   CHECK(test::refusal(errc::unsupported_problem, [&] {
-          static_cast<void>(plans.plan_for(with_memory_limit(usual, 1), 4));
+          static_cast<void>(plans.plan_for(tight, 4));
         }).empty() == false);
-  CHECK_THROWS_AS(plans_by_count({.seconds = -1}), error);
+  for (int const wrong : {0, -1}) CHECK_THROWS_AS(plans.plan_for(elsewhere, wrong), error);
+  CHECK_THROWS_AS(detail::plans_by_count({.seconds = -1}), error);
 }
 
 TEST_CASE("on threads searches run beside the steps", "[adaptive]") {
   std::vector<test::plain_flow> stages(3);
   auto const first = zb_h1_plan(3, 9);  // with times that are not those of these flows
   std::vector<std::string> lines;
-  auto settings = at_once(lines);
+  auto settings = at_once();
   settings.in_background = true;
   settings.least_gain = 0;
   {
-    adaptive_pipeline pipe{first, threads{}, stages, settings};
+    test::adaptive_loop pipe{first, threads{}, stages, settings, test::keep_in(lines)};
     for (int i = 0; i < test::thinned(300, 60); ++i) {
       auto const& result = pipe.step();
       for (int m = 0; m < 9; ++m)
@@ -400,8 +408,8 @@ TEST_CASE("on threads searches run beside the steps", "[adaptive]") {
     CHECK(says(lines, "looking for another one"));
   }
   // A search that is under way ends with the pipeline.
-  settings.search.seconds = 1e6;
-  adaptive_pipeline brief{first, threads{}, stages, settings};
+  settings.seconds = 1e6;
+  test::adaptive_loop brief{first, threads{}, stages, settings};
   for (int i = 0; i < 10; ++i) static_cast<void>(brief.step());
 }
 
@@ -422,9 +430,7 @@ TEST_CASE("settings of replanning that are out of range are refused", "[adaptive
         }).find("least_gain") != std::string::npos);
   CHECK(refused([](auto& s) { s.least_steps = -1; }).find("least_steps") != std::string::npos);
   CHECK(refused([](auto& s) { s.message_quantile = 2; }).find("quantile") != std::string::npos);
-  CHECK(refused([](auto& s) {
-          s.search.seconds = std::nan("");
-        }).find("seconds") != std::string::npos);
+  CHECK(refused([](auto& s) { s.seconds = std::nan(""); }).find("seconds") != std::string::npos);
 }
 
-}  // namespace test_adaptive_pipeline
+}  // namespace test_replanner
