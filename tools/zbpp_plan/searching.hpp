@@ -95,7 +95,7 @@ class progress_line {
 
 /// Runs searches with one budget, seed and stop for all.
 struct searching {
-  std::optional<double> seconds = {};  ///< else each planner has its own
+  std::optional<double> seconds = {};  ///< else each search has its own
   std::uint64_t seed = 1;
   zbpp::time_unit unit = zbpp::time_unit::milliseconds;
   std::stop_source stop = {};

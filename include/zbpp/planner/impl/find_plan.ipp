@@ -164,7 +164,9 @@ class cuts_progress {
 [[nodiscard]] ZBPP_INLINE found_plan
 order_stages(problem const& model, plan_choices const& choices) {
   if (!choices.policy) return find_order(model, choices.search(), choices.most_memory_for);
-  auto order = insert_recompute((*choices.policy)(model, choices.search()), model);
+  auto order = (*choices.policy)(model, choices.search());
+  // Of stages that are stated, time for R is an offer.
+  if (!model.layers().empty()) order = insert_recompute(std::move(order), model);
   auto const took = cost(simulate(order, model));
   auto const bound = lower_bound(model);
   return {
