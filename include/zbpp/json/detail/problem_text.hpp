@@ -93,7 +93,11 @@ class problem_reader {
          first,
          again] = object_.members(names, 3);
     if (unit) unit_ = read_unit(unit);
-    auto layout = read_placement(ranks, form, chunks);
+    auto const p = static_cast<int>(whole(ranks, 1, problem_limits::stages));
+    if (form && is_word(form, "v") && p > problem_limits::stages / 2)
+      ranks.refuse("at most " + std::to_string(problem_limits::stages / 2) + " for a v-shape");
+    auto layout = read_placement(p, form, chunks);
+    if (layout.ranks() != p) ranks.refuse(std::to_string(layout.ranks()) + ", as in placement");
     auto const count = static_cast<int>(whole(microbatches, 1, 1 << 27));
     auto costs = has_layers ? read_layers(entries) : read_stages(entries, layout.stages());
     auto hops = transfer ? read_transfer(transfer, layout.ranks()) : transfer_costs{};
@@ -129,6 +133,37 @@ class problem_reader {
   /// @return the unit of the file's times, once it has been read
   [[nodiscard]] time_unit unit() const noexcept { return unit_; }
 
+  /// Reads a placement on so many ranks; one that is listed may have fewer.
+  [[nodiscard]] static placement read_placement(int ranks, value const& form, value const& chunks) {
+    auto read_chunks = [&](int low, int high) {
+      return chunks ? static_cast<int>(whole(chunks, low, high)) : low;
+    };
+    if (form && form.is(value_kind::array)) {
+      if (chunks) chunks.refuse("no chunks beside a list of ranks");
+      return read_list(form, ranks);
+    }
+    if (!form || is_word(form, "linear")) {
+      static_cast<void>(read_chunks(1, 1));
+      return placement::linear(ranks);
+    }
+    if (is_word(form, "looped")) {
+      if (!chunks) form.refuse("chunks, the number of chunks per rank, beside 'looped'");
+      return placement::looped(ranks, read_chunks(1, problem_limits::stages / ranks));
+    }
+    if (!is_word(form, "v")) form.refuse("'linear', 'looped', 'v' or the rank of every stage");
+    static_cast<void>(read_chunks(2, 2));
+    return placement::v_shape(ranks);
+  }
+
+  /// Reads for each stage whether it recomputes.
+  [[nodiscard]] static std::vector<bool> read_recompute(value const& list, int stages) {
+    if (!list.is(value_kind::array) || list.size() != zbpp::detail::index(stages))
+      list.refuse(zbpp::detail::joined("an array of ", stages, ", true or false for each stage"));
+    std::vector<bool> recompute;
+    list.for_each([&](value const& stage) { recompute.push_back(is_true(stage)); });
+    return recompute;
+  }
+
  private:
   [[nodiscard]] static time_unit read_unit(value const& name) {
     for (auto unit :
@@ -140,42 +175,13 @@ class problem_reader {
     name.refuse("'ns', 'us', 'ms' or 's'");
   }
 
-  [[nodiscard]] static placement read_placement(
-      value const& ranks, value const& form, value const& chunks) {
-    auto const p = static_cast<int>(whole(ranks, 1, problem_limits::stages));
-    auto read_chunks = [&](int low, int high) {
-      return chunks ? static_cast<int>(whole(chunks, low, high)) : low;
-    };
-    if (form && form.is(value_kind::array)) {
-      if (chunks) chunks.refuse("no chunks beside a list of ranks");
-      return read_list(form, ranks, p);
-    }
-    if (!form || is_word(form, "linear")) {
-      static_cast<void>(read_chunks(1, 1));
-      return placement::linear(p);
-    }
-    if (is_word(form, "looped")) {
-      if (!chunks) form.refuse("chunks, the number of chunks per rank, beside 'looped'");
-      return placement::looped(p, read_chunks(1, problem_limits::stages / p));
-    }
-    if (!is_word(form, "v")) form.refuse("'linear', 'looped', 'v' or the rank of every stage");
-    static_cast<void>(read_chunks(2, 2));
-    if (p > problem_limits::stages / 2)
-      ranks.refuse("at most " + std::to_string(problem_limits::stages / 2) + " for a v-shape");
-    return placement::v_shape(p);
-  }
-
-  [[nodiscard]] static placement read_list(value const& list, value const& ranks, int p) {
+  [[nodiscard]] static placement read_list(value const& list, int ranks) {
     if (list.size() > problem_limits::stages)
       list.refuse("at most " + std::to_string(problem_limits::stages) + " stages");
     std::vector<int> rank_of;
     list.for_each(
-        [&](value const& rank) { rank_of.push_back(static_cast<int>(whole(rank, 0, p - 1))); });
-    auto const placement =
-        as_format_error(list, [&] { return placement::custom(std::move(rank_of)); });
-    if (placement.ranks() != p)
-      ranks.refuse(std::to_string(placement.ranks()) + ", as in placement");
-    return placement;
+        [&](value const& rank) { rank_of.push_back(static_cast<int>(whole(rank, 0, ranks - 1))); });
+    return as_format_error(list, [&] { return placement::custom(std::move(rank_of)); });
   }
 
   [[nodiscard]] std::vector<stage_costs> read_stages(value const& list, int stages) const {
@@ -268,14 +274,6 @@ class problem_reader {
         .latency = latency ? time(latency, unit_) : 0,
         .time_per_byte = rate ? real(rate, power_of(unit_), "a time per size") : 0,
         .shards_optimizer = shards && is_true(shards)};
-  }
-
-  [[nodiscard]] static std::vector<bool> read_recompute(value const& list, int stages) {
-    if (!list.is(value_kind::array) || list.size() != zbpp::detail::index(stages))
-      list.refuse(zbpp::detail::joined("an array of ", stages, ", true or false for each stage"));
-    std::vector<bool> recompute;
-    list.for_each([&](value const& stage) { recompute.push_back(is_true(stage)); });
-    return recompute;
   }
 
   // A table [from][to], row by row; from a number where all pairs are the same.

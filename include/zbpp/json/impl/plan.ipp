@@ -16,6 +16,7 @@
 #include <zbpp/json/plan.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/pass.hpp>
+#include <zbpp/planner/detail/memory_limits.hpp>
 
 #include <algorithm>
 #include <array>
@@ -174,15 +175,7 @@ make_plan_report(std::string policy, schedule order, problem problem, double pla
 }
 
 ZBPP_INLINE void check_limits(plan_report const& plan) {
-  auto const& peaks = plan.peak_memory;
-  for (int rank = 0; rank < plan.problem.ranks(); ++rank) {
-    auto const peak = peaks[zbpp::detail::index(rank)];
-    auto const limit = plan.problem.memory_limit(rank);
-    if (!limit || peak <= *limit) continue;
-    throw error(errc::unsupported_problem, {.rank = rank}) + plan.policy + " needs " + peak +
-        ", its limit is " + *limit + "; the least limit that works for it on every rank is " +
-        *std::max_element(peaks.begin(), peaks.end());
-  }
+  zbpp::detail::require_limits(plan.policy, plan.peak_memory, plan.problem);
 }
 
 ZBPP_INLINE plan_report read_plan(std::string_view text, std::string const& name, time_unit* unit) {

@@ -16,6 +16,7 @@
 #include <zbpp/planner/detail/cut_search.hpp>
 #include <zbpp/planner/detail/cuts.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
+#include <zbpp/planner/detail/memory_use.hpp>
 #include <zbpp/planner/detail/placement_search.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/detail/stage_per_layer.hpp>
@@ -164,7 +165,10 @@ class cuts_progress {
 [[nodiscard]] ZBPP_INLINE found_plan
 order_stages(problem const& model, plan_choices const& choices) {
   if (!choices.policy) return find_order(model, choices.search(), choices.most_memory_for);
-  auto order = insert_recompute((*choices.policy)(model, choices.search()), model);
+  auto order = (*choices.policy)(model, choices.search());
+  // A stage that is stated with a time for R may do without.
+  if (!model.layers().empty()) order = insert_recompute(std::move(order), model);
+  require_limits(choices.policy->title(), memory_of(order, model), model);
   auto const took = cost(simulate(order, model));
   auto const bound = lower_bound(model);
   return {
