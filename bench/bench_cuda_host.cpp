@@ -7,7 +7,7 @@
 #include "idle_cuda.hpp"
 #include "idle_stage.hpp"
 #include <zbpp/cuda/device.hpp>
-#include <zbpp/planner/named_policy.hpp>
+#include <zbpp/planner/registry.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <support/count_allocations.hpp>

@@ -5,7 +5,7 @@
 // bare coroutines that are resumed in the same order, have frames of the same size and do nothing;
 // and what a record of messages adds, where the clock costs nothing to read.
 #include "median.hpp"
-#include <zbpp/planner/named_policy.hpp>
+#include <zbpp/planner/registry.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <support/count_allocations.hpp>

@@ -5,7 +5,7 @@
 // much longer than asked the passes themselves took: timers are late, and that share is not the
 // engine's.
 #include "waiting.hpp"
-#include <zbpp/planner/named_policy.hpp>
+#include <zbpp/planner/registry.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <benchmark/benchmark.h>

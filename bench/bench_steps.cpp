@@ -6,7 +6,7 @@
 // be compared with those of other ranks.
 #include "steps_in_turn.hpp"
 #include "waiting.hpp"
-#include <zbpp/planner/named_policy.hpp>
+#include <zbpp/planner/registry.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <benchmark/benchmark.h>

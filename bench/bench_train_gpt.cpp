@@ -5,7 +5,7 @@
 #include "median.hpp"
 #include "planning.hpp"
 #include "steps_in_turn.hpp"
-#include <zbpp/planner/named_policy.hpp>
+#include <zbpp/planner/registry.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <benchmark/benchmark.h>

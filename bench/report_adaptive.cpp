@@ -2,16 +2,16 @@
 //
 // What planning again and W that run while ranks wait give: steps under virtual time whose passes
 // and messages do not take what the plan says. The plan that stays, with and without such W, and
-// `adaptive_pipeline`, with and without, stand beside a plan that is searched with the true mean
+// a `replanner`, with and without, stand beside a plan that is searched with the true mean
 // costs, in the very step in which they change. All see the same draws.
 // The second table is about layers that may change ranks, four for each rank at the beginning.
 // usage: report_adaptive [RANKS]     up to so many ranks, 8 by default and 32 at most
 #include "whole_number.hpp"
+#include <zbpp/model/detail/divided_stages.hpp>
 #include <zbpp/plan.hpp>
-#include <zbpp/planner/detail/cuts.hpp>
-#include <zbpp/runtime/adaptive_pipeline.hpp>
 #include <zbpp/zbpp.hpp>
 
+#include <support/adaptive_loop.hpp>
 #include <support/plain_flow.hpp>
 
 #include <algorithm>
@@ -169,7 +169,7 @@ void report(
   };
   std::size_t switches = 0;
   auto const adapt = [&](training_options const& options) {
-    adaptive_pipeline pipe{first, virtual_time{noise}, stages, settings, options};
+    test::adaptive_loop pipe{first, virtual_time{noise}, stages, settings, report_call(), options};
     auto const found = run(pipe, step);
     switches = pipe.switches().size();
     return found;
@@ -208,15 +208,18 @@ void report_orders(int p, scenario const& of) {
 
 constexpr int layers_per_rank = 4;
 
-layered_problem layers_of(int p, std::vector<double> speeds = {}) {
-  auto layer = detail::divided_stages(stated(p).all_costs(), layers_per_rank);
+problem layers_of(int p, std::vector<double> speeds = {}) {
   return {
-      placement::linear(p), 3 * p, std::move(layer), 500'000, {15 * p + 100}, std::move(speeds)};
+      detail::divided_stages(stated(p).all_costs(), layers_per_rank),
+      {.ranks = p,
+       .microbatches = 3 * p,
+       .transfer = 500'000,
+       .memory_limits = {15 * p + 100},
+       .rank_speeds = std::move(speeds)}};
 }
 
-plan plan_layers(layered_problem const& model) {
-  auto const found = auto_plan{.search = {.seconds = 2.5}}(model);
-  auto split = stage_per_layer(found, with_placement(model, found.problem.placement()));
+plan plan_layers(problem const& model) {
+  auto split = find_plan(model, {.stage_per_layer = true, .seconds = 2.5});
   return {"layers", std::move(split.problem), std::move(split.schedule)};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prints the tables of docs/large_models.md: what auto_plan chooses for large models whose costs
+// Prints the tables of docs/large_models.md: what find_plan chooses for large models whose costs
 // are calculated from their published shapes and the data sheet of one GPU, beside handcrafted
 // policies. Nothing here is measured; the page states every assumption.
 #include <zbpp/plan.hpp>
@@ -101,18 +101,17 @@ block_shape dense(model_shape const& of, double queries, double keys, double inn
       .static_memory = weights * of.bytes_a_weight / of.tensor_parallel};
 }
 
-layered_problem problem_of(
-    model_shape const& model, placement const& where, double limit = memory_of_rank) {
+problem problem_of(model_shape const& model, double limit = memory_of_rank) {
   auto const pairs = static_cast<std::size_t>(model.ranks) * static_cast<std::size_t>(model.ranks);
   return {
-      where,
-      model.microbatches,
       layers_of(model),
-      transfer_costs(
-          model.ranks,
-          std::vector<ticks>(pairs, nanoseconds(latency)),
-          std::vector<double>(pairs, 1e9 / network_bandwidth)),
-      {whole(limit)}};
+      {.ranks = model.ranks,
+       .microbatches = model.microbatches,
+       .transfer = transfer_costs(
+           model.ranks,
+           std::vector<ticks>(pairs, nanoseconds(latency)),
+           std::vector<double>(pairs, 1e9 / network_bandwidth)),
+       .memory_limits = {whole(limit)}}};
 }
 
 double greatest_peak(plan const& made) {
@@ -152,7 +151,7 @@ void print_row(std::string const& title, plan const& made, ticks best) {
 // A policy on its cut with the least bottleneck, where no stage or every stage recomputes.
 template <class Policy>
 plan balanced(model_shape const& model, placement const& where, Policy const& decide, bool again) {
-  auto const uncut = problem_of(model, where);
+  auto const uncut = with_placement(problem_of(model), where);
   std::vector<layer_costs> layers(uncut.layers().begin(), uncut.layers().end());
   for (auto& c : layers) c.forward += again ? c.recompute.value_or(0) : 0;
   auto const first = zbpp::detail::bottleneck_partition(layers, where).first_layer;
@@ -163,7 +162,7 @@ plan balanced(model_shape const& model, placement const& where, Policy const& de
                      return c.recompute.has_value();
                    });
   }
-  auto what = uncut.with(first, recompute);
+  auto what = with_cut(uncut, first, recompute);
   auto order = decide(what);
   rows<pass> passes;  // an R in front of each B
   for (int rank = 0; rank < order.ranks(); ++rank) {
@@ -189,12 +188,12 @@ void report(model_shape const& model) {
       model.microbatches,
       model.sequence);
   auto const p = model.ranks;
-  auto const found = auto_plan{.search = {.seconds = 16}}(problem_of(model, placement::linear(p)));
-  auto const chosen = make_plan(std::string(auto_plan::title), found.schedule, found.problem);
+  auto const found = find_plan(problem_of(model), {.seconds = 16});
+  auto const chosen = make_plan("find_plan", found.schedule, found.problem);
   std::puts(
-      "| plan | placement | stages that recompute | cost | bubble | memory | over auto-plan |");
+      "| plan | placement | stages that recompute | cost | bubble | memory | over find_plan |");
   std::puts("|---|---|---|---|---|---|---|");
-  print_row("auto-plan", chosen, found.cost);
+  print_row("find_plan", chosen, found.cost);
   auto const layers = static_cast<int>(layers_of(model).size());
   for (bool again : {true, false}) {
     std::optional<plan> best;  // of the numbers of chunks; one that does not fit where none does
@@ -219,11 +218,8 @@ void report(model_shape const& model) {
   std::printf(
       ", none of this cut less than %.1f ms. Layers of each stage:",
       to_milliseconds(found.bound.cost));
-  for (std::size_t s = 0; s < found.first_layer.size(); ++s)
-    std::printf(
-        " %d",
-        (s + 1 < found.first_layer.size() ? found.first_layer[s + 1] : layers) -
-            found.first_layer[s]);
+  for (int s = 0; s < found.problem.stages(); ++s)
+    std::printf(" %d", found.problem.end_layer(s) - found.problem.first_layer()[detail::index(s)]);
   std::puts(".");
   std::fflush(stdout);
 }
@@ -291,13 +287,12 @@ model_shape deepseek_v3() {
 }
 
 void report_splits(std::vector<model_shape> const& models) {
-  std::puts("\n| auto-plan | limit | placement | cost | bubble | memory |");
+  std::puts("\n| find_plan | limit | placement | cost | bubble | memory |");
   std::puts("|---|---|---|---|---|---|");
   for (double limit : {memory_of_rank, 40e9})
     for (auto const& model : models) {
-      auto const found = auto_plan{.search = {.seconds = 8}}(
-          problem_of(model, placement::linear(model.ranks), limit));
-      auto const chosen = make_plan(std::string(auto_plan::title), found.schedule, found.problem);
+      auto const found = find_plan(problem_of(model, limit), {.seconds = 8});
+      auto const chosen = make_plan("find_plan", found.schedule, found.problem);
       std::printf(
           "| %s | %.0f GB | %s | %.1f ms | %.1f %% | %.1f GB |\n",
           model.title,

@@ -4,7 +4,7 @@
 // uneven pipelines and on a V, beside what is printed elsewhere and beside the lower bound.
 // usage: report_planner [COUNT]     with COUNT only that many uneven pipelines of each placement
 #include "whole_number.hpp"
-#include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/find_plan.hpp>
 
 #include <support/planner_problems.hpp>
 
@@ -30,10 +30,8 @@ struct answer {
 };
 
 answer plan(problem const& problem, double budget) {
-  zbpp::greedy_auto policy;
-  policy.search.seconds = budget;
   auto const start = std::chrono::steady_clock::now();
-  auto found = policy.find(problem);
+  auto found = zbpp::find_plan(problem, {.placement = problem.placement(), .seconds = budget});
   std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
   return {std::move(found), took.count()};
 }

@@ -37,7 +37,7 @@ double in_passes(zbpp::ticks time) {
 }  // namespace
 
 int main() {
-  auto const policies = zbpp::builtin_policies({.seconds = 0.2});
+  auto const policies = zbpp::builtin_policies();
   std::puts("| policy | placement | sums | passes | behind | beside | in turn | least |");
   std::puts("|---|---|---:|---:|---:|---:|---:|---:|");
   for (auto const& policy : policies)
@@ -50,7 +50,7 @@ int main() {
         zbpp::timeline line;
         zbpp::timeline ended;
         try {
-          auto const order = policy(problem);
+          auto const order = policy(problem, {.seconds = 0.2});
           line = simulate(order, problem);
           ended = simulate(end_stages_in_turn(order, problem), problem);
         } catch (zbpp::error const&) {

@@ -47,7 +47,7 @@ int main() {
   policies.push_back(all_w_last{});
   bool good = true;
   for (auto const* name : {"one_f_one_b", "zb_h1", "all_w_last"}) {
-    auto const plan = make_plan(find_policy(policies, name), problem);
+    auto const plan = make_plan(find_policy(name, policies), problem);
     auto const peaks = peak_activations(plan.schedule(), problem);
     std::cout << to_ascii({{plan.policy(), plan.timeline()}}, {.legend = false})
               << "most activations on a rank: " << *std::max_element(peaks.begin(), peaks.end())

@@ -26,7 +26,7 @@ int main() {
   double last = 1;
   std::cout << std::fixed << std::setprecision(2);
   for (bytes limit : {8 * 900 * mebi, 10 * 900 * mebi, 12 * 900 * mebi, 16 * 900 * mebi}) {
-    auto const found = greedy_auto{}.find(what(limit));
+    auto const found = find_plan(what(limit), {.placement = placement::linear(8)});
     auto const rate = bubble_rate(simulate(found.schedule, what(limit)));
     std::cout << std::setw(6) << limit / mebi << " MiB: cost " << to_milliseconds(found.cost)
               << " ms, bubble rate " << 100 * rate << " %, "

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Uneven layers: a model whose head over 256k words is as heavy as five blocks. Cut evenly, the
-// last rank holds up all others; `partition` cuts it for the policy that will run it, and where
+// last rank holds up all others; `find_plan` cuts it for the policy that will run it, and where
 // memory is short also chooses the stages that recompute.
 #include <zbpp/plan.hpp>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace zbpp;
@@ -56,8 +59,13 @@ std::vector<layer_costs> layers_of_model() {
   return layers;
 }
 
-layered_problem model(placement const& placement, bytes limit) {
-  return {placement, microbatches, layers_of_model(), from_milliseconds(0.4), {limit}};
+problem model(std::vector<layer_costs> layers, bytes limit) {
+  return {
+      std::move(layers),
+      {.ranks = ranks,
+       .microbatches = microbatches,
+       .transfer = from_milliseconds(0.4),
+       .memory_limits = {limit}}};
 }
 
 // The same number of blocks for every stage; the embedding goes with the first, the head with the
@@ -68,7 +76,7 @@ std::vector<int> even_cut(int stages) {
   return first;
 }
 
-ticks show(char const* title, plan const& made, std::vector<int> const& first) {
+ticks show(char const* title, plan const& made) {
   bytes most = 0;
   for (auto const& peak : peak_memory(made.program(), made.problem()))
     most = std::max(most, peak.total);
@@ -79,8 +87,9 @@ ticks show(char const* title, plan const& made, std::vector<int> const& first) {
       to_milliseconds(took),
       100 * bubble_rate(made.timeline()),
       static_cast<double>(most) / static_cast<double>(gibibyte));
-  for (std::size_t s = 0; s < first.size(); ++s)
-    std::printf(" %d", (s + 1 < first.size() ? first[s + 1] : blocks + 2) - first[s]);
+  auto const& cut = made.problem();
+  for (int s = 0; s < cut.stages(); ++s)
+    std::printf(" %d", cut.end_layer(s) - cut.first_layer()[static_cast<std::size_t>(s)]);
   std::printf("\n");
   return took;
 }
@@ -88,16 +97,17 @@ ticks show(char const* title, plan const& made, std::vector<int> const& first) {
 // Whether cutting for the policy beats cutting evenly, and is no worse than the least bottleneck.
 template <class Policy>
 bool compare(Policy const& decide, placement const& placement) {
-  auto const uncut = model(placement, 80 * gibibyte);
+  auto const uncut = with_placement(model(layers_of_model(), 80 * gibibyte), placement);
   std::printf("%s\n", std::string(Policy::title).c_str());
   auto const even = even_cut(placement.stages());
-  auto const balanced = partition(uncut, decide, {.schedules = 1});  // its start, of least work
-  auto const found = partition(uncut, decide);
-  auto const even_cost = show("even", make_plan(decide, uncut.with(even)), even);
-  auto const balanced_cost =
-      show("bottleneck", make_plan(decide, balanced.problem), balanced.first_layer);
+  plan_choices choices{.placement = placement, .policy = decide};
+  auto const found = find_plan(uncut, choices);
+  choices.most_cuts = 1;  // its start, of least work
+  auto const balanced = find_plan(uncut, choices);
+  auto const even_cost = show("even", make_plan(decide, with_cut(uncut, even)));
+  auto const balanced_cost = show("bottleneck", make_plan(decide, balanced.problem));
   auto const plan = make_plan(std::string(Policy::title), found.schedule, found.problem);
-  auto const found_cost = show("partition", plan, found.first_layer);
+  auto const found_cost = show("best cut", plan);
   return verify(plan.program(), found.problem).empty() && found_cost <= balanced_cost &&
          4 * found_cost < 3 * even_cost;
 }
@@ -105,26 +115,28 @@ bool compare(Policy const& decide, placement const& placement) {
 // Whether memory that is too short for every cut tried is enough once some stages recompute.
 bool recompute_to_fit() {
   constexpr bytes limit = 26 * gibibyte;
-  auto const uncut = model(placement::linear(ranks), limit);
   std::printf("ZB-H1 within 26 GiB\n");
-  std::vector<layer_costs> keeping(uncut.layers().begin(), uncut.layers().end());
+  auto keeping = layers_of_model();
   for (auto& layer : keeping) layer.recompute.reset();
   bool refused = false;
+  plan_choices const choices{.placement = placement::linear(ranks), .policy = zb_h1{}};
   try {
-    (void)partition(
-        {uncut.placement(), microbatches, keeping, from_milliseconds(0.4), {limit}}, zb_h1{});
+    (void)find_plan(model(keeping, limit), choices);
   } catch (error const& nothing_fits) {
     std::printf("  keeping all activations, %s\n", nothing_fits.what());
     refused = true;
   }
-  auto const found = partition(uncut, zb_h1{});
+  auto const found = find_plan(model(layers_of_model(), limit), choices);
   auto const plan = make_plan("ZB-H1", found.schedule, found.problem);
-  show("partition", plan, found.first_layer);
+  show("best cut", plan);
   std::printf("  recompute ");
-  for (bool r : found.recompute) std::printf(" %s", r ? "yes" : "no");
+  int recomputing = 0;
+  for (auto const& stage : found.problem.all_costs()) {
+    recomputing += stage.recompute ? 1 : 0;
+    std::printf(" %s", stage.recompute ? "yes" : "no");
+  }
   std::printf("\n");
-  return refused && verify(plan.program(), found.problem).empty() &&
-         std::count(found.recompute.begin(), found.recompute.end(), true) > 0;
+  return refused && verify(plan.program(), found.problem).empty() && recomputing > 0;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "existing_trainer.hpp"
 #include <zbpp/checkpoint/checkpoint.hpp>
 #include <zbpp/plan.hpp>
+#include <zbpp/runtime/measure.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <cstddef>

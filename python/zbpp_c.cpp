@@ -13,30 +13,38 @@
 #include <zbpp/io/csv.hpp>
 #include <zbpp/io/svg.hpp>
 #include <zbpp/io/text.hpp>
+#include <zbpp/json/detail/document.hpp>
+#include <zbpp/json/detail/fields.hpp>
+#include <zbpp/json/detail/problem_text.hpp>
 #include <zbpp/json/json.hpp>
-#include <zbpp/model/layers.hpp>
-#include <zbpp/planner/auto_plan.hpp>
-#include <zbpp/planner/named_policy.hpp>
-#include <zbpp/planner/partition_by_name.hpp>
+#include <zbpp/planner/detail/after_passes.hpp>
+#include <zbpp/planner/detail/placement_search.hpp>
+#include <zbpp/planner/find_plan.hpp>
+#include <zbpp/planner/registry.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <charconv>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <new>
 #include <optional>
-#include <stop_token>
+#include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 // What another thread says to a search, and reads of it. Each number is for people to look at, so
 // none has to fit the others.
 struct zbpp_search {
-  std::stop_source stop;
+  std::atomic<bool> is_stopped = false;
   std::atomic<std::int64_t> cost = 0;
   std::atomic<std::int64_t> lower_bound = 0;
   std::atomic<double> spent = 0;
@@ -127,21 +135,6 @@ zbpp::json::plan_report read_plan(zbpp_text text, zbpp::time_unit* unit = nullpt
   return plan;
 }
 
-struct asked_layers {
-  zbpp::layered_problem model;
-  zbpp::time_unit unit;
-};
-
-asked_layers read_layers(zbpp_text text, int most_chunks = 1) {
-  auto unit = zbpp::time_unit::milliseconds;
-  auto model = zbpp::json::read_layers(view(text), "problem", &unit);
-  auto const ranks = model.placement().ranks();
-  auto const layers = static_cast<std::int64_t>(model.layers().size());
-  auto const stages = std::min(layers, std::int64_t{most_chunks} * ranks);
-  check_size(ranks, std::max(model.stages(), static_cast<int>(stages)), model.microbatches());
-  return {std::move(model), unit};
-}
-
 // ---- policies -----------------------------------------------------------------------------------
 
 zbpp::search_settings settings(double seconds, std::uint64_t seed, zbpp_search* control) {
@@ -150,7 +143,7 @@ zbpp::search_settings settings(double seconds, std::uint64_t seed, zbpp_search* 
         "; expected a number from 0 to 1000000";
   zbpp::search_settings search{.seconds = seconds, .seed = seed};
   if (control == nullptr) return search;
-  search.stop = control->stop.get_token();
+  search.stop = [control] { return control->is_stopped.load(std::memory_order_relaxed); };
   search.on_progress = [control](zbpp::search_progress const& now) {
     control->cost.store(now.cost, std::memory_order_relaxed);
     control->lower_bound.store(now.lower_bound, std::memory_order_relaxed);
@@ -159,16 +152,88 @@ zbpp::search_settings settings(double seconds, std::uint64_t seed, zbpp_search* 
   return search;
 }
 
-// A plan of layers that were cut into stages.
-zbpp::json::plan_report plan_of(
-    std::string_view title, zbpp::found_plan found, std::chrono::steady_clock::time_point start) {
-  std::chrono::duration<double> const spent = std::chrono::steady_clock::now() - start;
-  auto plan = zbpp::json::make_plan_report(
-      std::string(title), std::move(found.schedule), std::move(found.problem), spent.count());
-  plan.first_layer = std::move(found.first_layer);
-  check_limits(plan);
-  return plan;
+std::uint64_t read_seed(zbpp::json::detail::value const& from) {
+  std::uint64_t seed = 0;
+  auto const text = from.text();
+  auto const parsed = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (!from.is(zbpp::json::detail::value_kind::number) || parsed.ec != std::errc{} ||
+      parsed.ptr != text.data() + text.size())
+    from.refuse("a whole number from 0 to 2^64 - 1");
+  return seed;
 }
+
+zbpp::plan_choices read_choices(
+    zbpp_text text, zbpp::problem const& problem, zbpp_search* control) {
+  namespace json = zbpp::json::detail;
+  json::document const all(text.size == 0 ? "{}" : view(text), "choices");
+  constexpr std::array<std::string_view, 10> names{
+      "placement",
+      "chunks",
+      "first_layer",
+      "recompute",
+      "policy",
+      "most_chunks",
+      "most_cuts",
+      "most_memory_for",
+      "seconds",
+      "seed"};
+  auto const [form, chunks, first, again, policy, most_chunks, most_cuts, memory, seconds, seed] =
+      json::value(all).members(names, 0);
+  auto const count = [](json::value const& from, int low) {
+    return static_cast<int>(json::whole(from, low, std::numeric_limits<int>::max()));
+  };
+  zbpp::plan_choices read;
+  if (chunks && !form) chunks.refuse("'placement' beside 'chunks'");
+  if (first && !form) first.refuse("'placement' beside 'first_layer'");
+  if (again && !first) again.refuse("'first_layer' beside 'recompute'");
+  if (form) read.placement = json::problem_reader::read_placement(problem.ranks(), form, chunks);
+  if (first) read.first_layer = json::read_first_layers(first, read.placement->stages());
+  if (again) read.recompute = json::problem_reader::read_recompute(again, read.placement->stages());
+  if (policy) {
+    if (!policy.is(json::value_kind::string)) policy.refuse("the name or title of a policy");
+    read.policy = zbpp::find_policy(policy.text());
+  }
+  if (most_chunks) read.most_chunks = count(most_chunks, 2);
+  if (most_cuts) read.most_cuts = count(most_cuts, 0);
+  if (memory) read.most_memory_for = json::real(memory, 0, "a share from 0 to 1");
+  auto search = settings(
+      seconds ? json::real(seconds, 0, "seconds") : read.seconds,
+      seed ? read_seed(seed) : read.seed,
+      control);
+  read.seconds = search.seconds;
+  read.seed = search.seed;
+  read.stop = std::move(search.stop);
+  read.on_progress = std::move(search.on_progress);
+  // Of the placements that are tried the one with the most stages.
+  auto const most = std::min<std::int64_t>(
+      zbpp::detail::pieces_of(problem), std::int64_t{read.most_chunks} * problem.ranks());
+  check_size(
+      problem.ranks(),
+      read.placement ? read.placement->stages()
+                     : std::max(problem.stages(), static_cast<int>(most)),
+      problem.microbatches());
+  return read;
+}
+
+// Asks `find(problem, choices)` for plans, and writes each.
+template <class Find>
+std::vector<std::string> plans_text(
+    zbpp_text problem, zbpp_text choices, zbpp_search* control, Find find) {
+  auto const asked = read_problem(problem);
+  auto const chosen = read_choices(choices, asked.problem, control);
+  auto const start = std::chrono::steady_clock::now();
+  std::vector<zbpp::found_plan> found = find(asked.problem, chosen);
+  std::chrono::duration<double> const spent = std::chrono::steady_clock::now() - start;
+  std::vector<std::string> texts;
+  for (auto& one : found)
+    texts.push_back(zbpp::json::write_plan(
+        zbpp::json::make_plan_report(
+            std::move(one.policy), std::move(one.schedule), std::move(one.problem), spent.count()),
+        asked.unit));
+  return texts;
+}
+
+// ---- lists --------------------------------------------------------------------------------------
 
 // A line as JSON writes it; without control characters there is little to escape.
 std::string quoted(std::string_view line) {
@@ -182,18 +247,16 @@ std::string quoted(std::string_view line) {
 
 std::string list(std::vector<std::string> const& objects) {
   std::string text = "[";
-  for (auto const& object : objects)
-    text.append(text.size() > 1 ? ", {" : "{").append(object) += '}';
+  for (auto const& object : objects) text.append(text.size() > 1 ? ", " : "").append(object);
   return text + "]";
 }
 
 std::string policies_text() {
   std::vector<std::string> objects;
-  for (auto const& one : zbpp::json::planners())
-    if (one.scope != zbpp::json::planner_scope::layers)
-      objects.push_back(
-          "\"name\": " + quoted(one.name) + ", \"title\": " + quoted(one.title) +
-          ", \"summary\": " + quoted(one.summary));
+  for (auto const& one : zbpp::builtin_policies())
+    objects.push_back(
+        "{\"name\": " + quoted(one.name()) + ", \"title\": " + quoted(one.title()) +
+        ", \"summary\": " + quoted(one.summary()) + "}");
   return list(objects);
 }
 
@@ -201,10 +264,10 @@ std::string policies_text() {
 
 std::string fault_text(
     std::string_view kind, std::string_view line, zbpp::location const& at = {}) {
-  return "\"kind\": " + quoted(kind) + ", \"rank\": " + std::to_string(at.rank) +
+  return "{\"kind\": " + quoted(kind) + ", \"rank\": " + std::to_string(at.rank) +
          ", \"position\": " + std::to_string(at.position) +
          ", \"stage\": " + std::to_string(at.stage) +
-         ", \"microbatch\": " + std::to_string(at.microbatch) + ", \"text\": " + quoted(line);
+         ", \"microbatch\": " + std::to_string(at.microbatch) + ", \"text\": " + quoted(line) + "}";
 }
 
 std::vector<std::string> texts_of(std::vector<zbpp::diagnostic> const& faults) {
@@ -250,7 +313,7 @@ zbpp_search* zbpp_search_new(void) {
   }
 }
 
-void zbpp_search_stop(zbpp_search* search) { search->stop.request_stop(); }
+void zbpp_search_stop(zbpp_search* search) { search->is_stopped = true; }
 
 void zbpp_search_progress(zbpp_search* search, zbpp_progress* out) {
   out->cost = search->cost.load(std::memory_order_relaxed);
@@ -269,54 +332,43 @@ zbpp_status zbpp_plan(
     char** out) {
   return zbpp_c::answer(out, [&] {
     auto asked = zbpp_c::read_problem(problem);
-    auto const found = zbpp::json::plan_problem(
-        std::move(asked.problem), zbpp_c::view(policy), zbpp_c::settings(seconds, seed, search));
+    auto const chosen = zbpp::find_policy(zbpp_c::view(policy));
+    auto const settings = zbpp_c::settings(seconds, seed, search);
+    auto const start = std::chrono::steady_clock::now();
+    auto order = chosen(asked.problem, settings);
+    // A stage that is stated with a time for R may do without; one that is cut to recompute does
+    // it.
+    if (!asked.problem.layers().empty())
+      order = zbpp::detail::insert_recompute(std::move(order), asked.problem);
+    std::chrono::duration<double> const spent = std::chrono::steady_clock::now() - start;
+    auto const found = zbpp::json::make_plan_report(
+        std::string(chosen.title()), std::move(order), std::move(asked.problem), spent.count());
     zbpp::json::check_limits(found);
     return zbpp::json::write_plan(found, asked.unit);
   });
 }
 
-zbpp_status zbpp_partition(
-    zbpp_text layers,
-    zbpp_text policy,
-    int schedules,
-    double seconds,
-    uint64_t seed,
-    zbpp_search* search,
-    char** out) {
+zbpp_status zbpp_find_plan(zbpp_text problem, zbpp_text choices, zbpp_search* search, char** out) {
   return zbpp_c::answer(out, [&] {
-    auto const asked = zbpp_c::read_layers(layers);
-    auto const settings = zbpp_c::settings(seconds, seed, search);
-    auto const chosen = zbpp::named_policy(zbpp_c::view(policy), settings);
-    auto const start = std::chrono::steady_clock::now();
-    auto found = zbpp::partition_by_name(asked.model, chosen.name(), settings, schedules);
-    return zbpp::json::write_plan(
-        zbpp_c::plan_of(chosen.title(), std::move(found), start), asked.unit);
+    auto const find = [](zbpp::problem const& model, zbpp::plan_choices const& chosen) {
+      return std::vector{zbpp::find_plan(model, chosen)};
+    };
+    return zbpp_c::plans_text(problem, choices, search, find).front();
   });
 }
 
-zbpp_status zbpp_auto_plan(
-    zbpp_text layers,
-    int most_chunks,
-    double seconds,
-    uint64_t seed,
+zbpp_status zbpp_find_plans(
+    zbpp_text problem,
+    int64_t const* limits,
+    size_t count,
+    zbpp_text choices,
     zbpp_search* search,
     char** out) {
   return zbpp_c::answer(out, [&] {
-    auto const asked = zbpp_c::read_layers(layers, most_chunks);
-    zbpp::auto_plan const decide{
-        .search = zbpp_c::settings(seconds, seed, search), .most_chunks = most_chunks};
-    auto const start = std::chrono::steady_clock::now();
-    auto found = decide(asked.model);
-    return zbpp::json::write_plan(
-        zbpp_c::plan_of(zbpp::auto_plan::title, std::move(found), start), asked.unit);
-  });
-}
-
-zbpp_status zbpp_read_layers(zbpp_text layers, char** out) {
-  return zbpp_c::answer(out, [&] {
-    auto const asked = zbpp_c::read_layers(layers);
-    return zbpp::json::write_layers(asked.model, asked.unit);
+    auto const find = [&](zbpp::problem const& model, zbpp::plan_choices const& chosen) {
+      return zbpp::find_plans(model, std::span(limits, count), chosen);
+    };
+    return zbpp_c::list(zbpp_c::plans_text(problem, choices, search, find));
   });
 }
 

@@ -60,9 +60,9 @@ ZBPP_C_EXPORT void zbpp_search_progress(zbpp_search* search, zbpp_progress* out)
 /// Frees the control; no search may use it any more. NULL is allowed.
 ZBPP_C_EXPORT void zbpp_search_free(zbpp_search* search);
 
-/// Plans a problem as `zbpp-plan --policy` does: `policy` is the name or title of a policy, or
-/// auto_placement. `seconds` and `seed` are the budget and the seed of every policy that searches.
-/// `search` may be NULL. The answer is a plan.
+/// Orders the passes of a problem on its own placement and cut: `policy` is the name or title of a
+/// policy, `seconds` and `seed` are the budget and the seed of one that searches. `search` may be
+/// NULL. The answer is a plan.
 ZBPP_C_EXPORT zbpp_status zbpp_plan(
     zbpp_text problem,
     zbpp_text policy,
@@ -71,25 +71,22 @@ ZBPP_C_EXPORT zbpp_status zbpp_plan(
     zbpp_search* search,
     char** out);
 
-/// Cuts layers into stages for a policy as `zbpp-plan --policy` does: `layers` is a problem of
-/// layers, `policy` the name or title of a policy. The policy is asked for `schedules` orders at
-/// most, 0 for the default. The answer is a plan with the first layer of each stage.
-ZBPP_C_EXPORT zbpp_status zbpp_partition(
-    zbpp_text layers,
-    zbpp_text policy,
-    int schedules,
-    double seconds,
-    uint64_t seed,
-    zbpp_search* search,
-    char** out);
+/// Finds the cheapest plan within every memory limit: placement, cut, stages that recompute, and
+/// order, but for what `choices` fixes. That is a JSON object, or empty, with the names of
+/// `plan_choices` in zbpp/planner/find_plan.hpp, each optional: `placement` and `chunks` as in a
+/// problem, `first_layer`, `recompute`, `policy` by its name or title, `most_chunks`, `most_cuts`,
+/// `most_memory_for`, `seconds` and `seed`. `search` may be NULL. The answer is a plan.
+ZBPP_C_EXPORT zbpp_status
+zbpp_find_plan(zbpp_text problem, zbpp_text choices, zbpp_search* search, char** out);
 
-/// Searches placement, layers of each stage, stages that recompute and order at once, over looped
-/// placements of up to `most_chunks` stages per rank. The answer is as above.
-ZBPP_C_EXPORT zbpp_status zbpp_auto_plan(
-    zbpp_text layers,
-    int most_chunks,
-    double seconds,
-    uint64_t seed,
+/// Finds the cheapest plan for each of `count` memory limits, which take the place of the problem's
+/// own; each gets the whole budget. The answer is a JSON array of plans, one for each limit that
+/// fits, ascending.
+ZBPP_C_EXPORT zbpp_status zbpp_find_plans(
+    zbpp_text problem,
+    int64_t const* limits,
+    size_t count,
+    zbpp_text choices,
     zbpp_search* search,
     char** out);
 
@@ -118,7 +115,6 @@ ZBPP_C_EXPORT zbpp_status zbpp_verify_plan(zbpp_text plan, char** out);
 /// Reads a problem, of stages or of layers, or a plan strictly and writes it in full. Whether what
 /// a plan says is true is for `zbpp_verify_plan`.
 ZBPP_C_EXPORT zbpp_status zbpp_read_problem(zbpp_text problem, char** out);
-ZBPP_C_EXPORT zbpp_status zbpp_read_layers(zbpp_text layers, char** out);
 ZBPP_C_EXPORT zbpp_status zbpp_read_plan(zbpp_text plan, char** out);
 
 /// Writes the schedule of a plan as CSV; with `overlap`, pairs such as (0F7;7B3)OVERLAP_F_B.

@@ -2,11 +2,10 @@
 //
 // Plans that follow the costs with one process per rank: all switch between the same steps to the
 // same plan, with the bits of a plan that stays.
+#include <zbpp/adapt/auto_pipeline.hpp>
 #include <zbpp/asio/measure.hpp>
 #include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/asio/tcp.hpp>
-#include <zbpp/runtime/adaptive_pipeline.hpp>
-#include <zbpp/runtime/auto_pipeline.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/model/grid.hpp>
@@ -14,6 +13,7 @@
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
+#include <support/adaptive_loop.hpp>
 #include <support/asio_ranks.hpp>
 #include <support/catch.hpp>
 #include <support/plain_flow.hpp>
@@ -66,7 +66,7 @@ replan_settings at_once() {
       .least_gain = 0.01,
       .least_steps = 10,
       .in_background = false,
-      .search = {.seconds = 0.16}};
+      .seconds = 0.16};
 }
 
 }  // namespace
@@ -88,12 +88,13 @@ TEST_CASE("processes switch together, and keep their bits", "[asio][adaptive]") 
         };
         toy::model own{all[rank]};
         std::array<toy::hand_written, 1> stages{toy::hand_written(own[0])};
-        adaptive_pipeline pipe{
+        test::adaptive_loop pipe{
             first,
             asio::tcp(meeting),
             stages,
             settings,
-            {.on_stall = {.runs_w = true, .overrun = 1}}};
+            report_call(),
+            training_options{.on_stall = {.runs_w = true, .overrun = 1}}};
         for (int i = 0; i < steps; ++i) static_cast<void>(pipe.step());
         switches[rank] = pipe.switches();
         ends[rank] = pipe.current().planned().schedule();
@@ -122,14 +123,13 @@ TEST_CASE("an auto_pipeline of processes follows what they measure", "[asio][ada
   auto const thrown =
       test::run_ranks(ranks, test::patient_settings(), [&](asio::rendezvous& meeting) {
         auto const stated = stated_problem();
-        layered_problem const model(
-            stated.placement(),
-            stated.microbatches(),
+        problem const model(
             {stated.all_costs().begin(), stated.all_costs().end()},
-            stated.transfer());
+            {.ranks = stated.ranks(),
+             .microbatches = stated.microbatches(),
+             .transfer = stated.transfer()});
         auto_settings settings{
-            .plan = {.placement = stated.placement(), .search = {.seconds = 0.16}},
-            .replan = at_once()};
+            .plan = {.placement = stated.placement(), .seconds = 0.16}, .replan = at_once()};
         settings.rank = meeting.rank();
         settings.replan->gather = [&](plan const& running, timeline const& own) {
           ++gathered[detail::index(meeting.rank())];
@@ -166,14 +166,13 @@ TEST_CASE("replicas of processes switch together, whatever each gathers", "[asio
         // Each names the pipeline of its own; the first one is as fast as planned.
         asio::pipeline_ranks const own(layout, meeting.rank(), all);
         auto settings = at_once();
-        settings.program = {.step = step_kind::unchecked};
         settings.gather = [&](plan const& running, timeline const& line) {
           static_cast<void>(asio::gather_timeline(meeting, running.schedule(), line, own));
           bool const is_slow = layout.coordinates(meeting.rank()).data == 1;
           return is_slow ? slow_step(running) : simulate(running.schedule(), stated);
         };
         std::array<test::plain_flow, 1> stages;
-        adaptive_pipeline pipe{first, asio::tcp(meeting, layout), stages, settings};
+        test::adaptive_loop pipe{first, asio::tcp(meeting, layout), stages, settings};
         for (int i = 0; i < 16; ++i) static_cast<void>(pipe.step());
         switches[here] = pipe.switches();
         ends[here] = pipe.current().planned().schedule();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/planner/choose_plan.hpp>
-#include <zbpp/runtime/auto_pipeline.hpp>
+#include <zbpp/adapt/auto_pipeline.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/policy/one_chunk.hpp>
@@ -26,7 +25,7 @@ using namespace zbpp;
 namespace {
 
 // Eight layers of different costs on four ranks.
-layered_problem model(int ranks = 4) {
+problem model(int ranks = 4) {
   std::vector<layer_costs> layers;
   for (int l = 0; l < 8; ++l)
     layers.push_back(
@@ -36,7 +35,7 @@ layered_problem model(int ranks = 4) {
          .activation = 10,
          .weight_gradient_input = 5,
          .edge = 8});
-  return {placement::linear(ranks), 8, layers, transfer_costs(10), {4000}};
+  return {layers, {.ranks = ranks, .microbatches = 8, .transfer = 10, .memory_limits = {4000}}};
 }
 
 // A stage that neither moves nor is copied, and knows its layers.
@@ -56,7 +55,7 @@ struct owned_stage {
 };
 
 auto_settings brief(std::vector<std::string>& lines) {
-  return {.plan = {.search = {.seconds = 0.05}}, .on_report = [&lines](std::string const& line) {
+  return {.plan = {.seconds = 0.05}, .on_report = [&lines](std::string const& line) {
             lines.push_back(line);
           }};
 }
@@ -114,41 +113,19 @@ TEST_CASE("a step may have another number of microbatches", "[auto_pipeline]") {
     }
     CHECK(pipe.current().planned().problem() == pipe.chosen().problem);
     CHECK_THROWS_AS(pipe.step(0), error);
+    pipe.prepare(2);
   }
-}
-
-TEST_CASE("what is fixed by hand stays", "[auto_pipeline]") {
-  auto const layers = model();
-  plan_choices choices{.placement = placement::v_shape(4), .search = {.seconds = 0.02}};
-  auto const placed = choose_plan(layers, choices);
-  CHECK(placed.problem.placement() == placement::v_shape(4));
-  choices.policy = "zb_v";
-  CHECK(choose_plan(layers, choices).problem.placement() == placement::v_shape(4));
-  choices.placement = placement::linear(4);
-  choices.first_layer = {0, 1, 2, 3};
-  choices.policy = "ZB-H1";
-  auto const fixed = choose_plan(layers, choices);
-  CHECK(fixed.first_layer == choices.first_layer);
-  CHECK(fixed.problem == layers.with(choices.first_layer));
-  CHECK(fixed.schedule == zb_h1{}(fixed.problem));
-  CHECK(fixed.cost == cost(simulate(fixed.schedule, fixed.problem)));
-  CHECK(
-      to_text(fixed) ==
-      "linear placement of 4 stages on 4 ranks, which begin at layers 0 1 2 3; a step is predicted "
-      "to take " +
-          std::to_string(fixed.cost / 1'000'000) + "." +
-          std::to_string(1'000 + (fixed.cost + 500) / 1'000 % 1'000).substr(1) + " ms");
 }
 
 TEST_CASE("replicas in one process follow one plan", "[auto_pipeline]") {
   stage_costs const even{.forward = 100, .backward_input = 100, .backward_weight = 90, .edge = 8};
   auto const model = with_replicas(
-      layered_problem(placement::linear(2), 6, std::vector<stage_costs>(6, even)), {.count = 2});
+      problem(std::vector<layer_costs>(6, even), {.ranks = 2, .microbatches = 6}), {.count = 2});
   std::vector<std::optional<schedule>> ran(2);
   auto const run = [&](replan_settings const& replan) {
     in_process_grid whole({.pipeline = 2, .data = 2});
     whole.run([&](grid_place const& place) {
-      auto_settings settings{.plan = {.search = {.seconds = 0.05}}, .replan = replan};
+      auto_settings settings{.plan = {.seconds = 0.05}, .replan = replan};
       // One of them is slow at its first rank.
       virtual_noise const noise{.pass_time = [&](int rank, pass const&, ticks stated) {
         return rank == 0 && place.data() == 1 ? 2 * stated : stated;
@@ -165,34 +142,18 @@ TEST_CASE("replicas in one process follow one plan", "[auto_pipeline]") {
   CHECK(test::refusal(errc::bad_argument, [&] {
           run({});
         }).ends_with("set in_background and moves_stages to false"));
-  run({.first_steps = 1, .window = 2, .in_background = false, .search = {.seconds = 0.05}});
+  run({.first_steps = 1, .window = 2, .in_background = false, .seconds = 0.05});
   REQUIRE(ran[0].has_value());
   CHECK(ran[0] == ran[1]);
 }
 
-TEST_CASE("choices that contradict each other are refused", "[auto_pipeline]") {
-  auto const text =
-      "plan_choices fixes a cut or a policy without a placement; give the placement, too";
-  CHECK(test::refusal(errc::bad_argument, [] {
-          (void)choose_plan(model(), {.first_layer = {0, 1, 2, 3}});
-        }) == text);
-  CHECK(test::refusal(errc::bad_argument, [] {
-          (void)choose_plan(model(), {.policy = "zb_h1"});
-        }) == text);
-  CHECK(test::refusal(errc::bad_argument, [] {
-          (void)choose_plan(model(), {.placement = placement::linear(4), .policy = "zb_h3"});
-        }).find("no policy is called 'zb_h3'") != std::string::npos);
-  CHECK_THROWS_AS(
-      choose_plan(model(), {.placement = placement::linear(4), .first_layer = {0, 1}}), error);
+TEST_CASE("ranks that are not there are refused", "[auto_pipeline]") {
   for (int rank : {-1, 2})
     CHECK(test::refusal(errc::bad_argument, [&] {
             auto const one = [](int, int) { return test::plain_flow{}; };
-            auto_settings settings{.plan = {.search = {.seconds = 0.001}}, .rank = rank};
+            auto_settings settings{.plan = {.seconds = 0.001}, .rank = rank};
             auto_pipeline pipe{model(2), threads{}, one, settings};
           }) == "auto_settings::rank is no rank of the placement; ranks count from 0");
-  CHECK(test::refusal(errc::unsupported_problem, [] {
-          (void)choose_plan(model(), {.placement = placement::linear(4), .policy = "zb_v"});
-        }).find("needs a v placement") != std::string::npos);
 }
 
 TEST_CASE("layers are measured one by one", "[auto_pipeline]") {

@@ -64,7 +64,7 @@ TEST_CASE("no order of a tiny problem costs less than its raised bound", "[bound
 // Larger problems have no exhaustive search beside them, but schedules that no bound may pass.
 TEST_CASE("no bound is raised above the cost of a schedule that is known", "[bounds][long]") {
   auto const check = [](problem const& problem) {
-    auto const found = zbpp::greedy_auto{.search = {.seconds = 0.4}}.find(problem);
+    auto const found = zbpp::detail::find_order(problem, {.seconds = 0.4}, 0);
     CHECK(cost(zbpp::simulate(found.schedule, problem)) == found.cost);
     constexpr double effort = 3e5;
     for (double share : {1.0, 1.03}) {

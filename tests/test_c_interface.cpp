@@ -6,15 +6,13 @@
 #include <zbpp/io/csv.hpp>
 #include <zbpp/io/svg.hpp>
 #include <zbpp/json/json.hpp>
-#include <zbpp/planner/auto_placement.hpp>
-#include <zbpp/planner/auto_plan.hpp>
-#include <zbpp/planner/chunk_policies.hpp>
+#include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
-#include <zbpp/planner/partition_by_name.hpp>
 #include <zbpp/planner/registry.hpp>
 
 #include <support/catch.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -51,12 +49,6 @@ answer plan_with(std::string_view problem, std::string_view policy, double secon
   });
 }
 
-search_settings short_search() {
-  search_settings search;
-  search.seconds = 0.01;
-  return search;
-}
-
 problem on(placement placement) {
   stage_costs const costs{
       .forward = 10'000'000,
@@ -67,26 +59,29 @@ problem on(placement placement) {
   return {std::move(placement), 8, costs, 500'000};
 }
 
-// A text that the library wrote, and one of the interface, without the time that planning took.
-std::string without_seconds(std::string const& plan) {
-  time_unit unit{};
-  auto read = json::read_plan(plan, "plan", &unit);
-  read.plan_seconds = 0;
-  return json::write_plan(read, unit);
+// One plan or several, without the time that planning took.
+std::string without_seconds(std::string text) {
+  std::string_view const key = "\"plan_seconds\": ";
+  for (auto at = text.find(key); at != std::string::npos; at = text.find(key, at + 1)) {
+    auto const begin = at + key.size();
+    text.replace(begin, text.find(',', begin) - begin, "0");
+  }
+  return text;
 }
 
 }  // namespace
 
 TEST_CASE("the C interface plans as the library does", "[long]") {
+  search_settings const search{.seconds = 0.01};
   for (auto const& placement :
        {placement::linear(4), placement::v_shape(4), placement::looped(4, 2)})
-    for (auto const& policy : builtin_policies(short_search())) {
+    for (auto const& policy : builtin_policies()) {
       auto const asked = on(placement);
       auto const found = plan_with(json::write_problem(asked), policy.name());
       CAPTURE(placement.name(), policy.name(), found.text);
       try {
         auto const right =
-            json::make_plan_report(std::string(policy.title()), policy(asked), asked);
+            json::make_plan_report(std::string(policy.title()), policy(asked, search), asked);
         REQUIRE(found.status == ZBPP_OK);
         CHECK(without_seconds(found.text) == json::write_plan(right));
       } catch (error const& refused) {
@@ -95,17 +90,7 @@ TEST_CASE("the C interface plans as the library does", "[long]") {
     }
 }
 
-TEST_CASE("the C interface chooses a placement, and answers in the unit of the problem") {
-  auto const asked = on(placement::linear(4));
-  auto const found = plan_with(json::write_problem(asked, time_unit::seconds), "auto-placement");
-  REQUIRE(found.status == ZBPP_OK);
-  auto right = auto_placement{.search = short_search()}(asked);
-  auto const report =
-      json::make_plan_report("auto-placement", std::move(right.schedule), std::move(right.problem));
-  CHECK(without_seconds(found.text) == json::write_plan(report, time_unit::seconds));
-}
-
-TEST_CASE("the C interface cuts layers as the library does") {
+TEST_CASE("the C interface finds the plans that the library finds") {
   layer_costs const block{
       .forward = 3000,
       .backward_input = 4000,
@@ -115,43 +100,98 @@ TEST_CASE("the C interface cuts layers as the library does") {
       .weight_gradient_input = 4};
   std::vector<layer_costs> layers(9, block);
   layers.back().forward *= 3;
-  layered_problem const model(placement::linear(2), 4, layers, 500, {400});
-  auto const text = json::write_layers(model, time_unit::microseconds);
-  auto const read = ask([&](char** out) { return zbpp_read_layers(text_of(text), out); });
-  CHECK(read == answer{ZBPP_OK, text});
-  auto const partition = [&](std::string_view of, std::string_view policy, int schedules) {
-    return ask([&](char** out) {
-      return zbpp_partition(text_of(of), text_of(policy), schedules, 0.01, 3, nullptr, out);
-    });
+  problem const model(
+      layers, {.ranks = 2, .microbatches = 4, .transfer = 500, .memory_limits = {400}});
+  auto const text = json::write_problem(model, time_unit::microseconds);
+  CHECK(ask([&](char** out) {
+          return zbpp_read_problem(text_of(text), out);
+        }) == answer{ZBPP_OK, text});
+  auto const report = [](found_plan found, std::string_view title) {
+    return json::make_plan_report(
+        std::string(title), std::move(found.schedule), std::move(found.problem));
   };
-  for (auto const* policy : {"zb_h1", "greedy_auto"}) {
-    auto const cut = partition(text, policy, 20);
-    REQUIRE(cut.status == ZBPP_OK);
-    auto const plan = json::read_plan(cut.text);
-    auto const found = partition_by_name(model, policy, short_search(), 20);
-    CHECK(plan.schedule == found.schedule);
-    CHECK(plan.first_layer == found.first_layer);
-    CHECK(json::check_claims(plan).empty());
-  }
-  auto const all = [&](std::string_view of, int chunks) {
-    return ask(
-        [&](char** out) { return zbpp_auto_plan(text_of(of), chunks, 0.01, 3, nullptr, out); });
+  auto const check = [&](problem const& of, std::string_view said, plan_choices const& choices) {
+    CAPTURE(said);
+    auto const asked = json::write_problem(of, time_unit::microseconds);
+    auto const found = ask(
+        [&](char** out) { return zbpp_find_plan(text_of(asked), text_of(said), nullptr, out); });
+    REQUIRE(found.status == ZBPP_OK);
+    auto const title = choices.policy ? choices.policy->title() : "find_plan";
+    CHECK(
+        without_seconds(found.text) ==
+        json::write_plan(report(find_plan(of, choices), title), time_unit::microseconds));
+    CHECK(json::check_claims(json::read_plan(found.text)).empty());
   };
-  auto const planned = all(text, 2);
-  REQUIRE(planned.status == ZBPP_OK);
-  auto const found = auto_plan{.search = short_search(), .most_chunks = 2}(model);
-  CHECK(json::read_plan(planned.text).schedule == found.schedule);
-  CHECK(json::read_plan(planned.text).first_layer == found.first_layer);
+  check(model, R"({"seconds": 0.01, "most_chunks": 2})", {.most_chunks = 2, .seconds = 0.01});
+  check(on(placement::linear(4)), R"({"seconds": 0.01, "seed": 5})", {.seconds = 0.01, .seed = 5});
+  check(
+      model,
+      R"({"placement": "v", "seconds": 0.01, "most_memory_for": 0.5})",
+      {.placement = placement::v_shape(2), .most_memory_for = 0.5, .seconds = 0.01});
+  check(
+      model,
+      R"({"policy": "1F1B-I", "placement": "looped", "chunks": 3, "most_cuts": 5})",
+      {.placement = placement::looped(2, 3), .policy = interleaved{}, .most_cuts = 5});
+  check(
+      model,
+      R"({"placement": [1, 0], "first_layer": [0, 4], "recompute": [true, false],
+          "policy": "greedy_auto", "seconds": 0.01})",
+      {.placement = placement::custom({1, 0}),
+       .first_layer = {0, 4},
+       .recompute = {true, false},
+       .policy = greedy_auto{},
+       .seconds = 0.01});
 
-  CHECK(all(text, 1).status == ZBPP_BAD_ARGUMENT);
-  CHECK(all(text, -1).status == ZBPP_BAD_ARGUMENT);
-  CHECK(all("{}", 2).status == ZBPP_BAD_FORMAT);
-  CHECK(partition(text, "zb_v", 20).status == ZBPP_UNSUPPORTED_PROBLEM);
-  CHECK(partition(text, "none", 20).status == ZBPP_BAD_ARGUMENT);
-  CHECK(partition(text, "zb_h1", -1).status == ZBPP_BAD_ARGUMENT);
+  std::vector<bytes> const limits{400, 10, 300};
+  auto const several = ask([&](char** out) {
+    return zbpp_find_plans(
+        text_of(text),
+        limits.data(),
+        limits.size(),
+        text_of(R"({"placement": "linear", "policy": "zb_h1"})"),
+        nullptr,
+        out);
+  });
+  REQUIRE(several.status == ZBPP_OK);
+  auto const found =
+      find_plans(model, limits, {.placement = placement::linear(2), .policy = zb_h1{}});
+  REQUIRE(found.size() == 2);
+  auto const right = [&](std::size_t i) {
+    return json::write_plan(report(found[i], zb_h1::title), time_unit::microseconds);
+  };
+  CHECK(without_seconds(several.text) == "[" + right(0) + ", " + right(1) + "]");
+}
+
+TEST_CASE("the C interface refuses choices in one line") {
+  auto const model = json::write_problem(on(placement::linear(2)));
+  auto const refusal = [&](std::string_view choices) {
+    return ask(
+        [&](char** out) { return zbpp_find_plan(text_of(model), text_of(choices), nullptr, out); });
+  };
+  auto const format = [](std::string const& line) {
+    return answer{ZBPP_BAD_FORMAT, "choices: " + line};
+  };
+  CHECK(refusal("[]") == format("found an array of 0; expected an object"));
+  CHECK(refusal("{").status == ZBPP_BAD_FORMAT);
   CHECK(
-      partition(json::write_problem(on(placement::linear(2))), "zb_h1", 1).status ==
-      ZBPP_BAD_FORMAT);
+      refusal(R"({"stage_per_layer": true})")
+          .text.find("a key that is unknown here; expected placement, chunks,") !=
+      std::string::npos);
+  CHECK(
+      refusal(R"({"chunks": 2})") ==
+      format("chunks: found 2; expected 'placement' beside 'chunks'"));
+  CHECK(
+      refusal(R"({"seed": -1})") ==
+      format("seed: found -1; expected a whole number from 0 to 2^64 - 1"));
+  CHECK(
+      refusal(R"({"policy": "none"})").text.starts_with("no policy is called 'none'; there are "));
+  CHECK(refusal(R"({"placement": "linear", "policy": "zb_v"})").status == ZBPP_UNSUPPORTED_PROBLEM);
+  // Stages are not cut.
+  CHECK(refusal(R"({"placement": "linear", "first_layer": [0, 1]})").status == ZBPP_BAD_ARGUMENT);
+  bytes const negative = -1;
+  CHECK(ask([&](char** out) {
+          return zbpp_find_plans(text_of(model), &negative, 1, {}, nullptr, out);
+        }).status == ZBPP_BAD_ARGUMENT);
 }
 
 TEST_CASE("the C interface simulates, draws, writes and checks what it planned") {

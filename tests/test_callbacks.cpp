@@ -5,11 +5,11 @@
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/policy/one_chunk.hpp>
-#include <zbpp/runtime/adaptive_pipeline.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
+#include <support/adaptive_loop.hpp>
 #include <support/catch.hpp>
 #include <support/checked_model.hpp>
 #include <support/refusal.hpp>
@@ -230,13 +230,13 @@ outcome adapt(Backend const& backend, ending how, int report_at, int gather_at) 
       .least_gain = 0.01,
       .least_steps = 10,
       .in_background = false,
-      .search = {.seconds = 0.05}};
+      .seconds = 0.05};
   settings.gather = [&](plan const& running, timeline const&) {
     gather();
     bool const is_slow = how == ending::taken_back && running.schedule() != first.schedule();
     return slow_step(running.schedule(), is_slow ? 3 : 1);
   };
-  settings.on_report = [&](std::string const& line) {
+  report_call const on_report = [&](std::string const& line) {
     report();
     found.lines.push_back(line);
   };
@@ -244,7 +244,7 @@ outcome adapt(Backend const& backend, ending how, int report_at, int gather_at) 
   std::vector<late_stage> stages(all.begin(), all.end());
   int made = 0;
   if (how == ending::refused) stages[0].made = &made;
-  adaptive_pipeline pipe{first, backend, stages, settings};
+  test::adaptive_loop pipe{first, backend, stages, settings, on_report};
   for (int i = 0; i < 16; ++i) {
     try {
       static_cast<void>(pipe.step());

@@ -8,7 +8,6 @@
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/memory_needs.hpp>
-#include <zbpp/planner/named_policy.hpp>
 #include <zbpp/planner/registry.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/zb_v.hpp>
@@ -235,19 +234,19 @@ TEST_CASE(
         policy == "interleaved" || policy == "interleaved_zb" || policy == "grouped_interleaved";
     return is_interleaved || policy == "one_f_one_b" ? as_interleaved : any;
   };
-  auto const policies = builtin_policies({.seconds = brief});
+  auto const policies = builtin_policies();
   int compared = 0;
   int cheaper = 0;
   auto const compare = [&](problem const& problem) {
     std::map<std::string_view, ticks> costs;
     for (auto const& policy : policies) try {
-        costs[policy.name()] = cost_of(policy(problem), problem);
+        costs[policy.name()] = cost_of(policy(problem, {.seconds = brief}), problem);
       } catch (error const& refused) {
         REQUIRE(refused.code() == errc::unsupported_problem);
       }
     for (auto const& [chooser, taken] : costs)
       for (auto const& [other, least] : costs) {
-        bool const chooses = named_policy(chooser, {}).searches();
+        bool const chooses = find_policy(chooser, policies).searches();
         if (!chooses || chooser == other || kept(other, problem) > kept(chooser, problem)) continue;
         INFO(chooser << " " << taken << ", " << other << " " << least);
         CHECK(taken <= least);

@@ -30,7 +30,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +52,10 @@ using zbpp::test::thinned;
 
 namespace {
 
+found_plan find(greedy_auto const& policy, problem const& given) {
+  return zbpp::detail::find_order(given, policy.search, policy.most_memory_for);
+}
+
 greedy_auto with_budget(double seconds) {
   greedy_auto policy;
   policy.search.seconds = seconds;
@@ -61,7 +64,7 @@ greedy_auto with_budget(double seconds) {
 
 // What every answer must be.
 found_plan find(problem const& problem, double seconds) {
-  auto found = with_budget(seconds).find(problem);
+  auto found = find(with_budget(seconds), problem);
   CHECK(cost(zbpp::simulate(found.schedule, problem)) == found.cost);
   CHECK(found.cost >= found.bound.cost);
   CHECK(holds(found.bound, problem));
@@ -415,7 +418,7 @@ TEST_CASE("all orders of a tiny problem are looked at until a stop", "[greedy_au
     auto policy = with_budget(0.01);
     std::vector<zbpp::search_progress> reports;
     policy.search.on_progress = [&](zbpp::search_progress const& now) { reports.push_back(now); };
-    auto const found = policy.find(given);
+    auto const found = find(policy, given);
     if (found.bound.rule != zbpp::bound_rule::all_orders) continue;
     ++compared;
     REQUIRE(!reports.empty());
@@ -425,11 +428,9 @@ TEST_CASE("all orders of a tiny problem are looked at until a stop", "[greedy_au
       CHECK(reports[i].cost <= reports[i - 1].cost);
       CHECK(reports[i].spent >= reports[i - 1].spent);
     }
-    std::stop_source source;
-    source.request_stop();
     policy.search.on_progress = {};
-    policy.search.stop = source.get_token();
-    auto const stopped = policy.find(given);
+    policy.search.stop = [] { return true; };
+    auto const stopped = find(policy, given);
     CHECK(stopped.cost >= found.cost);
     CHECK(stopped.bound.rule != zbpp::bound_rule::all_orders);
     CHECK(verify(zbpp::lower(stopped.schedule), given).empty());
@@ -440,13 +441,13 @@ TEST_CASE("the answer depends on problem, seed and budget alone", "[greedy_auto]
   zbpp::test::plain_random random(5);
   for (char kind : {'l', 'v', 'o'}) {
     auto const problem = zbpp::test::uneven_problem(random, kind);
-    auto const once = with_budget(0.08).find(problem);
-    auto const again = with_budget(0.08).find(problem);
+    auto const once = find(with_budget(0.08), problem);
+    auto const again = find(with_budget(0.08), problem);
     CHECK(once.schedule == again.schedule);
     CHECK(once.tries == again.tries);
-    ticks last = with_budget(0).find(problem).cost;
+    ticks last = find(with_budget(0), problem).cost;
     for (double seconds : {0.024, 0.08, 0.24}) {
-      auto const found = with_budget(seconds).find(problem).cost;
+      auto const found = find(with_budget(seconds), problem).cost;
       CHECK(found <= last);
       last = found;
     }
@@ -455,19 +456,18 @@ TEST_CASE("the answer depends on problem, seed and budget alone", "[greedy_auto]
 
 TEST_CASE("a search that is stopped answers with the best so far", "[greedy_auto]") {
   auto const problem = paper_problem(paper_rows[10], 1.125);
-  std::stop_source source;
   auto policy = with_budget(1000);
-  policy.search.stop = source.get_token();
   int reports = 0;
+  policy.search.stop = [&] { return reports > 0; };
   ticks last = 0;
   policy.search.on_progress = [&](zbpp::search_progress const& now) {
     if (reports > 0) CHECK(now.cost <= last);
     last = now.cost;
     CHECK(now.spent <= 1);
     CHECK(now.lower_bound <= now.cost);
-    if (++reports == 1) source.request_stop();
+    ++reports;
   };
-  auto const found = policy.find(problem);
+  auto const found = find(policy, problem);
   CHECK(reports == 1);
   CHECK(found.cost <= last);
   CHECK(verify(zbpp::lower(found.schedule), problem).empty());
@@ -475,15 +475,11 @@ TEST_CASE("a search that is stopped answers with the best so far", "[greedy_auto
 
 TEST_CASE("a long search tells of its progress as often as a short one", "[greedy_auto][long]") {
   auto const problem = paper_problem(paper_rows[10], 1.125);
-  std::stop_source source;
   auto policy = with_budget(20);
-  policy.search.stop = source.get_token();
   std::vector<double> spent;
-  policy.search.on_progress = [&](zbpp::search_progress const& now) {
-    spent.push_back(now.spent);
-    if (spent.size() == 3) source.request_stop();
-  };
-  static_cast<void>(policy.find(problem));
+  policy.search.stop = [&] { return spent.size() == 3; };
+  policy.search.on_progress = [&](zbpp::search_progress const& now) { spent.push_back(now.spent); };
+  static_cast<void>(find(policy, problem));
   REQUIRE(spent.size() == 3);
   CHECK(spent.back() < 0.03);  // three 64ths of the budget would be 0.05
 }
@@ -501,7 +497,7 @@ TEST_CASE(
     auto policy = with_budget(2.4);
     double spent = 0;
     policy.search.on_progress = [&](zbpp::search_progress const& now) { spent = now.spent; };
-    CHECK(policy.find(problem).is_optimal());
+    CHECK(find(policy, problem).is_optimal());
     CHECK(spent < 0.2);  // 0.5 where it goes on, as another search of less memory could follow
   }
 }
@@ -613,10 +609,23 @@ TEST_CASE("the least limits are planned, whatever shares the rank", "[greedy_aut
   }
 }
 
+TEST_CASE("replicas that share the optimizer need memory for their share alone", "[greedy_auto]") {
+  stage_costs const costs{
+      .forward = 1, .activation = 10, .static_memory = 100, .optimizer_state = 400};
+  auto const shared = [&](bytes limit) {
+    return with_replicas(
+        problem(placement::linear(2), 6, costs, 0, {limit}),
+        {.count = 4, .shards_optimizer = true});
+  };
+  CHECK(zbpp::least_memory(shared(0)) == std::vector<bytes>{210, 210});
+  find(shared(210), 0.004);
+  CHECK_THROWS_AS(find(shared(209), 0.004), zbpp::error);
+}
+
 TEST_CASE("a budget that is no time is refused", "[greedy_auto]") {
   problem const problem(placement::linear(2), 2, stage_costs{});
   for (double seconds : {-1.0, 1e7, std::nan("")})
-    CHECK_THROWS_AS(with_budget(seconds).find(problem), zbpp::error);
+    CHECK_THROWS_AS(find(with_budget(seconds), problem), zbpp::error);
 }
 
 TEST_CASE("edges count against the limits", "[greedy_auto][long]") {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/error.hpp>
-#include <zbpp/json/layers.hpp>
 #include <zbpp/json/problem.hpp>
 
 #include <support/catch.hpp>
@@ -10,14 +9,13 @@
 
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace test_json_layers {
 
 using namespace zbpp;
-using json::read_layers;
-using json::write_layers;
+using json::read_problem;
+using json::write_problem;
 
 namespace {
 
@@ -31,36 +29,53 @@ std::string text_with(std::string const& in_layer, std::string const& at_end = "
 }
 
 std::string refusal(std::string const& text) {
-  return test::refusal(errc::bad_format, [&] { static_cast<void>(read_layers(text)); });
+  return test::refusal(errc::bad_format, [&] { static_cast<void>(read_problem(text)); });
 }
 
-layered_problem random_model(test::seeded_random& values) {
+problem random_model(test::seeded_random& values) {
   auto const placement = test::random_placement(values);
   std::vector<layer_costs> layers;
   while (layers.size() < detail::index(placement.stages()) || values.chance(0.7)) {
     auto const layer = test::random_costs(values);
     layers.insert(layers.end(), detail::index(values.integer(1, 3)), layer);
   }
-  std::vector<bytes> limits;
-  if (values.chance(0.5)) limits.push_back(test::random_magnitude(values, 12));
-  std::vector<double> speeds;  // none that makes times too large
+  step_setup setup{
+      .ranks = placement.ranks(),
+      .microbatches = static_cast<int>(values.integer(1, 9)),
+      .transfer = test::random_transfer(values, placement.ranks())};
+  if (values.chance(0.5)) setup.memory_limits.push_back(test::random_magnitude(values, 12));
   for (int rank = 0; rank < placement.ranks() && values.chance(0.9); ++rank)
-    speeds.push_back(1 + static_cast<double>(values.integer(0, 1 << 20)) / 1049.0);
-  if (speeds.size() != detail::index(placement.ranks())) speeds.clear();
-  return {
-      placement,
-      static_cast<int>(values.integer(1, 9)),
-      std::move(layers),
-      test::random_transfer(values, placement.ranks()),
-      std::move(limits),
-      std::move(speeds)};
+    setup.rank_speeds.push_back(  // none makes times too large
+        1 + static_cast<double>(values.integer(0, 1 << 20)) / 1049.0);
+  if (setup.rank_speeds.size() != detail::index(placement.ranks())) setup.rank_speeds.clear();
+  auto model = with_placement(problem(layers, setup), placement);
+  if (values.chance(0.3)) model = with_replicas(std::move(model), {.count = 3});
+  if (values.chance(0.3))
+    model = with_microbatch_factors(
+        std::move(model), std::vector<double>(detail::index(model.microbatches()), values.real()));
+  return model;
+}
+
+// The same layers, cut anywhere; stages recompute that can.
+problem cut_anywhere(problem const& model, test::seeded_random& values) {
+  std::vector<int> first;
+  std::vector<bool> recompute;
+  for (int s = 0; s < model.stages(); ++s) first.push_back(s);
+  for (auto s = first.size(); s-- > 1;) {
+    auto const end = s + 1 < first.size() ? first[s + 1] : static_cast<int>(model.layers().size());
+    first[s] = static_cast<int>(values.integer(first[s], end - 1));
+  }
+  for (std::size_t s = 0; s < first.size(); ++s)
+    recompute.push_back(
+        model.layers()[detail::index(first[s])].recompute.has_value() && values.chance(0.5));
+  return with_cut(model, first, recompute);
 }
 
 }  // namespace
 
 TEST_CASE("a file of layers says what the format says", "[json]") {
   auto unit = time_unit::seconds;
-  auto const model = read_layers(text_with(R"(, "edge": 3)", R"(, "transfer": 0.5)"), "m", &unit);
+  auto const model = read_problem(text_with(R"(, "edge": 3)", R"(, "transfer": 0.5)"), "m", &unit);
   CHECK(unit == time_unit::milliseconds);
   layer_costs const first{
       .forward = 1'000'000,
@@ -70,9 +85,10 @@ TEST_CASE("a file of layers says what the format says", "[json]") {
       .weight_gradient_input = 2};
   auto second = first;
   second.edge = 3;
-  layered_problem const expected(placement::linear(2), 4, {first, second, second}, 500'000);
+  problem const expected(
+      {first, second, second}, {.ranks = 2, .microbatches = 4, .transfer = 500'000});
   CHECK(model == expected);
-  CHECK(write_layers(model) == R"({
+  CHECK(write_problem(model) == R"({
   "ranks": 2,
   "microbatches": 4,
   "placement": "linear",
@@ -87,59 +103,55 @@ TEST_CASE("a file of layers says what the format says", "[json]") {
 )");
 }
 
-TEST_CASE("random layers read back to the same value in every unit", "[json]") {
+TEST_CASE("random layers read back to the same value in every unit, however cut", "[json]") {
+  int moved = 0;
   for (int trial = 0; trial < 200; ++trial) {
     ZBPP_SEEDED(values, trial);
-    auto const model = random_model(values);
-    for (auto unit : {time_unit::nanoseconds, time_unit::milliseconds, time_unit::seconds}) {
-      auto const text = write_layers(model, unit);
-      CAPTURE(text);
-      auto found = time_unit::microseconds;
-      CHECK(read_layers(text, "problem", &found) == model);
-      CHECK(found == unit);
-    }
+    auto const even = random_model(values);
+    for (auto const& model : {even, cut_anywhere(even, values)})
+      for (auto unit : {time_unit::nanoseconds, time_unit::milliseconds, time_unit::seconds}) {
+        auto const text = write_problem(model, unit);
+        CAPTURE(text);
+        auto found = time_unit::microseconds;
+        CHECK(read_problem(text, "problem", &found) == model);
+        CHECK(found == unit);
+        bool const says_cut = text.find("first_layer") != std::string::npos;
+        CHECK(says_cut == (model != even));
+        CHECK(says_cut == (text.find("\"recompute\": [") != std::string::npos));
+        moved += says_cut ? 1 : 0;
+      }
   }
+  CHECK(moved > 100);
 }
 
-TEST_CASE("stages and layers are told apart, and read by one call", "[json]") {
-  auto const layers = text_with("");
-  CHECK(std::get<layered_problem>(json::read_stages_or_layers(layers)) == read_layers(layers));
-  problem const stages(placement::v_shape(2), 3, stage_costs{1000, 1000, 1000});
-  auto unit = time_unit::seconds;
-  auto const text = json::write_problem(stages, time_unit::microseconds);
-  CHECK(std::get<problem>(json::read_stages_or_layers(text, "p", &unit)) == stages);
-  CHECK(unit == time_unit::microseconds);
+TEST_CASE("a cut is read beside layers, and without R where that is left out", "[json]") {
+  auto const model = read_problem(text_with(R"(, "recompute": 3)"));
+  auto const cut = [&](std::string const& keys) {
+    return read_problem(text_with(R"(, "recompute": 3)", ", " + keys));
+  };
+  CHECK(cut(R"("first_layer": [0, 1])") == with_cut(model, {0, 1}));
   CHECK(
-      refusal(text) ==
+      cut(R"("first_layer": [0, 2], "recompute": [false, true])") ==
+      with_cut(model, {0, 2}, {false, true}));
+  auto const on_v = R"("placement": "v")";
+  auto const one_rank = R"({"ranks": 1, "microbatches": 4, )" + std::string(on_v) +
+                        R"(, "layers": [{"count": 3, )" + costs + R"(}], "first_layer": [0, 2]})";
+  CHECK(read_problem(one_rank).first_layer().back() == 2);
+}
+
+TEST_CASE("keys of layers are none of stages", "[json]") {
+  CHECK(
+      refusal(text_with("", R"(, "stages": [])")) ==
       "problem: found the key 'stages'; expected 'layers' in its place, which are cut into stages");
-  CHECK(
-      test::refusal(errc::bad_format, [&] { static_cast<void>(json::read_problem(layers)); }) ==
-      "problem: found the key 'layers'; expected 'stages' in its place: only a plan for layers "
-      "takes layers");
-  auto const shared = layers.substr(0, layers.rfind('}')) + R"(, "replicas": {"count": 3}})";
-  CHECK(json::read_layers(shared).replicas().count == 3);
-  CHECK(
-      json::read_layers(json::write_layers(json::read_layers(shared))) ==
-      json::read_layers(shared));
-  auto const with_factors =
-      layers.substr(0, layers.rfind('}')) + R"(, "microbatch_factors": [1, 2]})";
-  CHECK(
-      test::refusal(errc::bad_format, [&] {
-        static_cast<void>(json::read_layers(with_factors));
-      }).starts_with("problem: found the key 'microbatch_factors'; expected microbatches of one"));
-  auto const with_speeds = text.substr(0, text.rfind('}')) + R"(, "rank_speeds": [1, 1]})";
-  CHECK(
-      test::refusal(
-          errc::bad_format, [&] { static_cast<void>(json::read_problem(with_speeds)); }) ==
-      "problem: found the key 'rank_speeds'; expected stages with what they take on their ranks");
-  CHECK(refusal(text_with("", R"(, "stages": [])")).starts_with("problem: found the key 'stages'"));
+  auto const text = write_problem(problem(placement::v_shape(2), 3, stage_costs{1000, 1000, 1000}));
+  for (std::string const key : {"rank_speeds", "first_layer", "recompute"})
+    CHECK(refusal(text.substr(0, text.rfind('}')) + ", \"" + key + "\": [1, 1]}")
+              .starts_with("problem: found the key '" + key + "'; expected "));
   CHECK(refusal("[]") == "problem: found an array of 0; expected an object");
 }
 
 TEST_CASE("every malformed file of layers is refused at its key", "[json]") {
   std::vector<std::pair<std::string, std::string>> const faults{
-      {"{}", "found no key 'ranks'; expected ranks, microbatches, layers, placement"},
-      {R"({"ranks": 2, "microbatches": 4})", "found no key 'layers'; expected ranks"},
       {R"({"ranks": 2, "microbatches": 4, "layers": {}})",
        "layers: found an object; expected an array of layers from the input on"},
       {R"({"ranks": 2, "microbatches": 4, "layers": []})", "layers: found an array of 0; expected"},
@@ -159,8 +171,22 @@ TEST_CASE("every malformed file of layers is refused at its key", "[json]") {
       {text_with("", R"(, "rank_speeds": [1, "fast"])"), "rank_speeds[1]: found "},
       {text_with("", R"(, "rank_speeds": [1, 0])"),
        "rank 1: the speed is not from 0.001 to 1000; at 0.5 all takes twice as long"},
-      {text_with("", R"(, "first_layer": [0, 1])"),
-       "first_layer: found a key that is unknown here; expected ranks, microbatches, layers"}};
+      {text_with("", R"(, "x": 1)"),
+       "x: found a key that is unknown here; expected ranks, microbatches, layers"},
+      {text_with("", R"(, "microbatch_factors": [1, 2])"), "microbatch_factors: found an array of"},
+      {text_with("", R"(, "first_layer": [0, 3])"),
+       "stage 1: has the layers from 3 to before 3; give it at least one of the 3"},
+      {text_with("", R"(, "first_layer": [1, 2])"), "first_layer: found "},
+      {text_with("", R"(, "first_layer": [0])"), "first_layer: found "},
+      {text_with("", R"(, "first_layer": 0)"), "first_layer: found "},
+      {text_with("", R"(, "recompute": [false, false])"),
+       "recompute: found an array of 2; expected 'first_layer' beside 'recompute'"},
+      {text_with("", R"(, "first_layer": [0, 1], "recompute": [false])"),
+       "recompute: found an array of 1; expected an array of 2, true or false for each stage"},
+      {text_with("", R"(, "first_layer": [0, 1], "recompute": [false, 1])"),
+       "recompute[1]: found 1; expected true or false"},
+      {text_with("", R"(, "first_layer": [0, 1], "recompute": [false, true])"),
+       "stage 1: is to recompute, but none of its layers says how long that takes"}};
   for (auto const& [text, message] : faults) {
     CAPTURE(text);
     auto const refused = refusal(text);
@@ -177,7 +203,7 @@ TEST_CASE("every malformed file of layers is refused at its key", "[json]") {
   CHECK(
       refusal(many) == "problem: layers: found more than 4096 layers; expected at most that many");
   CHECK(test::refusal(errc::bad_format, [&] {
-          static_cast<void>(json::read_problem(
+          static_cast<void>(read_problem(
               R"({"ranks": 1, "microbatches": 1, "stages": [{"count": 1, )" + costs + "}]}"));
         }).starts_with("problem: stages[0].count: found a key that is unknown here"));
 }

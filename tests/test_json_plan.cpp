@@ -159,6 +159,37 @@ TEST_CASE("a plan may say which layers its stages have", "[json]") {
   }
 }
 
+TEST_CASE("the plan of layers that are cut has their stages, and where these begin", "[json]") {
+  layer_costs const layer{
+      .forward = 10, .backward_input = 20, .backward_weight = 30, .recompute = 5, .activation = 8};
+  problem const model(std::vector<layer_costs>(5, layer), {.ranks = 2, .microbatches = 3});
+  auto const cut = with_cut(model, {0, 2}, {true, false});
+  auto const plan = make_plan_report("cut", zb_h1{}(cut), cut);
+  CHECK(plan.first_layer == std::vector{0, 2});
+  CHECK(plan.problem == with_stages(cut, {cut.all_costs().begin(), cut.all_costs().end()}));
+  CHECK(read_plan(write_plan(plan)) == plan);
+  CHECK(check_claims(plan).empty());
+}
+
+TEST_CASE("a plan that needs more than a rank has is refused with what would do", "[json]") {
+  auto const check = [](std::vector<bytes> limits) {
+    auto const problem = two_ranks(std::move(limits));
+    check_limits(make_plan_report("GPipe", gpipe{}(problem), problem));
+  };
+  auto const peaks = make_plan_report("GPipe", gpipe{}(two_ranks()), two_ranks()).peak_memory;
+  CHECK_NOTHROW(check({}));
+  CHECK_NOTHROW(check(peaks));
+  auto const most = std::max(peaks[0], peaks[1]);
+  CHECK(
+      test::refusal(
+          errc::unsupported_problem,
+          [&] {
+            check({most, peaks[1] - 1});
+          }) == "rank 1: GPipe needs " + std::to_string(peaks[1]) + ", its limit is " +
+                    std::to_string(peaks[1] - 1) +
+                    "; the least limit that works for it on every rank is " + std::to_string(most));
+}
+
 TEST_CASE("digits of a title are no number", "[json]") {
   auto plan = zb_h1_plan();
   plan.policy = "\"" + std::string(2000, '1') + "\\\"" + std::string(2000, '2') + "\\";

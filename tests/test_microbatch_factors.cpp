@@ -4,24 +4,26 @@
 // Simulation, virtual time, periods and exhaustive searches have them in their own tests, too.
 #include <zbpp/model/problem.hpp>
 // What the checks need besides.
+#include <zbpp/adapt/detail/plans_by_count.hpp>
+#include <zbpp/adapt/replanner.hpp>
 #include <zbpp/analysis/bounds.hpp>
 #include <zbpp/analysis/costs_from.hpp>
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/profile.hpp>
 #include <zbpp/analysis/simulate.hpp>
-#include <zbpp/planner/auto_placement.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
-#include <zbpp/planner/plans_by_count.hpp>
-#include <zbpp/planner/replanner.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 
 #include <support/catch.hpp>
 #include <support/exhaustive.hpp>
 #include <support/factors.hpp>
+#include <support/found_plans.hpp>
 #include <support/planner_problems.hpp>
 #include <support/policy_grid.hpp>
+#include <support/random_layers.hpp>
 #include <support/refusal.hpp>
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
@@ -59,7 +61,9 @@ problem with_longer_times(problem const& stated, double factor) {
       {hops.ranks(), {hops.latency().begin(), hops.latency().end()}, rates});
 }
 
-greedy_auto brief(double seconds = 0.002) { return greedy_auto{.search = {.seconds = seconds}}; }
+found_plan brief_plan(problem const& problem, double seconds = 0.002) {
+  return detail::find_order(problem, {.seconds = seconds}, 0);
+}
 
 // Within the memory of 1F1B or twice that, on any placement, with microbatches of random sizes.
 problem middling_problem(seeded_random& random) {
@@ -149,8 +153,10 @@ TEST_CASE("factors that cannot be are refused", "[factors]") {
       "the 3 microbatches have a factor each, which says nothing of 2; take the factors away "
       "first, and give those of the others";
   CHECK(test::refusal([&] { static_cast<void>(with_microbatches(given, 2)); }) == other_number);
-  plans_by_count plans({.seconds = 0});
-  CHECK(test::refusal([&] { static_cast<void>(plans.plan_for(given, 2)); }) == other_number);
+  detail::plans_by_count plans({.seconds = 0});
+  CHECK(test::refusal([&] {
+          static_cast<void>(plans.plan_for(make_plan(zb_h1{}, given), 2));
+        }) == other_number);
   CHECK(test::refusal(errc::unsupported_problem, [&] {
           replanner const moving(make_plan(zb_h1{}, given), {.moves_stages = true});
         }).starts_with("replan_settings::moves_stages: the microbatches of the first plan have"));
@@ -177,9 +183,9 @@ TEST_CASE("equal factors are longer times, in bounds and plans", "[factors][long
       CHECK(lower_bound(factors).cost <= bound.cost);
     }
     if (trial % 4 != 0) continue;
-    auto const found = brief().find(factors);
+    auto const found = brief_plan(factors);
     CHECK(cost(simulate(found.schedule, longer)) == found.cost);
-    if (stated.placement().is_linear()) CHECK(found.schedule == brief().find(longer).schedule);
+    if (stated.placement().is_linear()) CHECK(found.schedule == brief_plan(longer).schedule);
     auto const raised = raise_bound(bound, found.cost, longer);
     CHECK(raise_bound(bound, found.cost, factors) == raised);
     better += raised.cost > bound.cost ? 1 : 0;
@@ -237,18 +243,18 @@ TEST_CASE(
     INFO(
         "trial " << trial << ", " << problem.placement().name()
                  << ", m = " << problem.microbatches());
-    auto const found = brief(0.02).find(problem);
+    auto const found = brief_plan(problem, 0.02);
     CHECK(cost(simulate(found.schedule, problem)) == found.cost);
     CHECK(found.bound.cost <= found.cost);
     CHECK(holds(found.bound, problem));
     for (auto const& policy : policies) {
-      if (!test::is_supported(policy, problem) || test::is_search(policy)) continue;
+      if (!test::is_supported(policy, problem) || policy.searches()) continue;
       auto const order = policy(problem);
       if (detail::is_within_limits(order, problem))
         CHECK(found.cost <= cost(simulate(order, problem)));
     }
     // What planning by the mean factor costs.
-    auto const by_mean = brief(0.02).find(detail::with_mean_microbatch(problem));
+    auto const by_mean = brief_plan(detail::with_mean_microbatch(problem), 0.02);
     auto const taken = cost(simulate(by_mean.schedule, problem));
     saved += 1 - static_cast<double>(found.cost) / static_cast<double>(taken);
     worse += found.cost > taken ? 1 : 0;
@@ -260,18 +266,52 @@ TEST_CASE(
   CHECK(worse <= 1);
 }
 
-TEST_CASE("placements are searched with the factors", "[factors]") {
-  ZBPP_SEEDED(random, 1);
-  problem const alike(
-      placement::v_shape(2),
-      6,
-      stage_costs{.forward = 30, .backward_input = 40, .backward_weight = 20});
-  auto const problem = with_random_factors(alike, random);
-  auto const all = auto_placement{.search = {.seconds = 0.01}}.candidates(problem);
-  CHECK(all.size() > 1);
-  for (auto const& one : all) {
-    CHECK(std::ranges::equal(one.problem.microbatch_factors(), problem.microbatch_factors()));
-    CHECK(cost(simulate(one.schedule, one.problem)) == one.cost);
+TEST_CASE("layers are cut with the factors, for searches and policies alike", "[factors]") {
+  int fitting = 0;
+  double saved = 0;
+  for (int trial = 0; trial < test::thinned(30, 6); ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const placement = test::random_placement(random);
+    auto const count = placement.stages() + static_cast<int>(random.integer(0, 6));
+    auto const m = static_cast<int>(random.integer(1, 10));
+    auto const alike = test::random_model(random, placement, count, m, trial % 2 == 0);
+    auto const model = with_random_factors(alike, random);
+    plan_choices choices{.seconds = 0.01};
+    if (trial % 3 == 0) choices.placement = placement;
+    if (trial % 5 == 0) choices.policy = greedy_auto{};
+    if (trial % 5 == 0) choices.most_cuts = 20;
+    auto const found = test::try_plan(model, choices);
+    if (!found) continue;
+    ++fitting;
+    test::check_plan(*found, model);
+    CHECK(std::ranges::equal(found->problem.microbatch_factors(), model.microbatch_factors()));
+    CHECK(find_plan(model, choices) == *found);
+    // The same cut and order as planned for the mean factor, where that fits.
+    auto by_mean = test::try_plan(detail::with_mean_microbatch(alike), choices);
+    if (!by_mean) continue;
+    auto const same = with_microbatch_factors(
+        by_mean->problem, {model.microbatch_factors().begin(), model.microbatch_factors().end()});
+    auto const taken = cost(simulate(by_mean->schedule, same));
+    saved += static_cast<double>(taken - found->cost) / static_cast<double>(taken);
+  }
+  CAPTURE(fitting, saved);
+  CHECK(fitting > test::thinned(15, 2));
+  CHECK(saved >= 0);
+}
+
+TEST_CASE("equal factors are longer times of layers, too", "[factors]") {
+  for (int trial = 0; trial < test::thinned(12, 4); ++trial) {
+    ZBPP_SEEDED(random, trial);
+    std::vector<layer_costs> layers = test::random_layers(random, 8);
+    problem const alike(layers, {.ranks = 3, .microbatches = 6});
+    for (auto& c : layers) c = times_factor(c, 2);
+    auto const longer = with_layers(alike, layers);
+    auto const found = find_plan(longer, {.seconds = 0.01});
+    auto const with_factors =
+        find_plan(with_microbatch_factors(alike, equal_factors(alike, 2)), {.seconds = 0.01});
+    CHECK(cost(simulate(with_factors.schedule, with_factors.problem)) == with_factors.cost);
+    CHECK(with_factors.lower_bound <= found.cost);
+    CHECK(found.lower_bound <= with_factors.cost);
   }
 }
 

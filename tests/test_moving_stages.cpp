@@ -2,21 +2,23 @@
 //
 // Stages that change ranks between steps: plans with one stage for each layer cost what the cut
 // stages do, and where a rank is slow its stages go elsewhere, with the same bits.
-#include <zbpp/planner/replanner.hpp>
-#include <zbpp/planner/stage_per_layer.hpp>
-#include <zbpp/runtime/adaptive_pipeline.hpp>
-#include <zbpp/runtime/auto_pipeline.hpp>
+#include <zbpp/adapt/auto_pipeline.hpp>
+#include <zbpp/adapt/replanner.hpp>
 // What the checks need besides.
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
+#include <zbpp/planner/detail/cut_search.hpp>
+#include <zbpp/planner/detail/stage_per_layer.hpp>
+#include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
-#include <zbpp/planner/partition.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
+#include <support/adaptive_loop.hpp>
 #include <support/catch.hpp>
 #include <support/checked_model.hpp>
+#include <support/found_plans.hpp>
 #include <support/plain_flow.hpp>
 #include <support/random_layers.hpp>
 #include <support/refusal.hpp>
@@ -27,6 +29,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,7 +44,7 @@ namespace {
 
 greedy_auto brief() { return {.search = {.seconds = 0.002}}; }
 
-replan_settings at_once(std::vector<std::string>& lines) {
+replan_settings at_once() {
   return {
       .first_steps = 1,
       .window = 2,
@@ -49,23 +52,25 @@ replan_settings at_once(std::vector<std::string>& lines) {
       .least_steps = 5,
       .moves_stages = true,
       .in_background = false,
-      .search = {.seconds = 0.1},
-      .on_report = [&lines](std::string const& line) { lines.push_back(line); }};
+      .seconds = 0.1};
 }
 
 // Equal layers without limits.
-layered_problem even_model(placement const& place, int layers, int microbatches) {
+problem even_model(placement const& place, int layers, int microbatches) {
   auto layer = checked::costs();
   layer.forward = 1000;
   layer.backward_input = 1100;
   layer.backward_weight = 900;
   layer.backward_fused.reset();
-  return {place, microbatches, std::vector<layer_costs>(detail::index(layers), layer), 20};
+  return test::layers_on(
+      place,
+      std::vector<layer_costs>(detail::index(layers), layer),
+      {.microbatches = microbatches, .transfer = 20});
 }
 
 // One stage per layer, in an order that is good while all ranks are equally fast.
-plan first_plan(layered_problem const& model, lower_options const& options = {}) {
-  auto found = stage_per_layer(partition(model, brief(), {20}), model);
+plan first_plan(problem const& model, lower_options const& options = {}) {
+  auto found = detail::stage_per_layer(detail::search_cuts(model, brief(), {20}));
   return {"first", std::move(found.problem), std::move(found.schedule), options};
 }
 
@@ -95,10 +100,11 @@ TEST_CASE("with a stage per layer a plan costs the same, in no more memory", "[m
     auto layers =
         test::random_layers(random, place.stages() + static_cast<int>(random.integer(0, 4)));
     for (auto& c : layers) c.edge = 3;
-    layered_problem const model = detail::plain_layers(
-        {place, static_cast<int>(random.integer(1, 6)), layers, random.integer(0, 10)});
-    auto const found = partition(model, brief(), {.schedules = 5});
-    auto const split = stage_per_layer(found, model);
+    auto const m = static_cast<int>(random.integer(1, 6));
+    auto const model =
+        test::layers_on(place, layers, {.microbatches = m, .transfer = random.integer(0, 10)});
+    auto const found = detail::search_cuts(detail::plain_layers(model), brief(), {.schedules = 5});
+    auto const split = detail::stage_per_layer(found);
     CHECK(split.cost == found.cost);
     CHECK(split.cost == cost(simulate(split.schedule, split.problem)));
     CHECK(split.problem.stages() == static_cast<int>(layers.size()));
@@ -111,10 +117,29 @@ TEST_CASE("with a stage per layer a plan costs the same, in no more memory", "[m
       CHECK(parts[detail::index(rank)].total <= whole[detail::index(rank)].total + 3 * own);
     }
     for (int l = 0; l < split.problem.stages(); ++l) {
-      auto const next = std::ranges::upper_bound(found.first_layer, l);
-      auto const stage = static_cast<int>(next - found.first_layer.begin()) - 1;
+      auto const first = found.problem.first_layer();
+      auto const stage = static_cast<int>(std::ranges::upper_bound(first, l) - first.begin()) - 1;
       CHECK(split.problem.placement().rank_of(l) == place.rank_of(stage));
     }
+  }
+}
+
+TEST_CASE("a plan with a stage per layer is that of layers that never recompute", "[moving]") {
+  for (int trial = 0; trial < test::thinned(10, 3); ++trial) {
+    ZBPP_SEEDED(random, trial);
+    auto const model = test::random_model(random, placement::linear(3), 8, 6, false);
+    plan_choices choices{.seconds = 0.004};
+    auto const whole = test::try_plan(detail::plain_layers(model), choices);
+    choices.stage_per_layer = true;
+    auto const split = test::try_plan(model, choices);
+    REQUIRE(whole.has_value() == split.has_value());
+    if (split) CHECK(*split == detail::stage_per_layer(*whole));
+    // Of a model that states stages those are the stages.
+    problem const stages(
+        placement::linear(3), 6, {model.layers().begin(), model.layers().begin() + 3});
+    auto const found = find_plan(stages, choices);
+    CHECK(found.problem.stages() == 6);  // halves of three
+    CHECK(detail::find_beside_or_again(found.schedule) == std::nullopt);
   }
 }
 
@@ -141,14 +166,11 @@ TEST_CASE("neighbouring stages of a rank merge into the placement that was cut",
 TEST_CASE("plans that recompute or pair have no stage per layer", "[moving]") {
   stage_costs layer{
       .forward = 10, .backward_input = 10, .backward_weight = 10, .recompute = 10, .activation = 9};
-  layered_problem const model(placement::linear(1), 2, {layer, layer});
+  problem const model({layer, layer}, {.microbatches = 2});
   auto const plan_of = [&](std::vector<pass> const& row, bool recomputes) {
-    found_plan found{
-        .problem = model.with({0}, {recomputes}),
+    return found_plan{
+        .problem = with_cut(model, {0}, {recomputes}),
         .schedule = schedule(placement::linear(1), 2, std::vector<std::vector<pass>>{row})};
-    found.first_layer = {0};
-    found.recompute = {recomputes};
-    return found;
   };
   using enum pass_kind;
   auto const again = plan_of(
@@ -160,18 +182,14 @@ TEST_CASE("plans that recompute or pair have no stage per layer", "[moving]") {
        {backward, 0, 1}},
       true);
   CHECK(
-      test::refusal(errc::unsupported_problem, [&] { (void)stage_per_layer(again, model); }) ==
+      test::refusal(errc::unsupported_problem, [&] { (void)detail::stage_per_layer(again); }) ==
       "stage_per_layer: 0R0 runs an F again; passes of layers run one after another and once");
   auto const paired =
       plan_of({{forward, 0, 0}, {forward, 0, 1}, {backward, 0, 0, true}, {backward, 0, 1}}, false);
   CHECK(
-      test::refusal(errc::unsupported_problem, [&] { (void)stage_per_layer(paired, model); }) ==
+      test::refusal(errc::unsupported_problem, [&] { (void)detail::stage_per_layer(paired); }) ==
       "stage_per_layer: 0BW0 runs together with an F; passes of layers run one after another and "
       "once");
-  layered_problem const other(placement::linear(1), 3, {layer, layer});
-  CHECK(test::refusal(errc::bad_argument, [&] {
-          (void)stage_per_layer(paired, other);
-        }).starts_with("stage_per_layer: the plan is not one of these layers"));
   // A replanner that may move stages refuses such a first plan as well.
   CHECK(
       test::refusal(
@@ -191,8 +209,12 @@ TEST_CASE("stages leave a slow rank, and the step takes what was foreseen", "[mo
       auto const first = first_plan(model);
       std::vector<std::string> lines;
       std::vector<test::plain_flow> stages(24);
-      adaptive_pipeline pipe{
-          first, virtual_time{slow_rank(first, slow, 1.5)}, stages, at_once(lines)};
+      test::adaptive_loop pipe{
+          first,
+          virtual_time{slow_rank(first, slow, 1.5)},
+          stages,
+          at_once(),
+          test::keep_in(lines)};
       std::vector<ticks> took;
       for (int i = 0; i < 20; ++i) {
         auto const& result = pipe.step();
@@ -228,7 +250,7 @@ TEST_CASE("a rank that recovers gets its stages back", "[moving][long]") {
     auto const stated = first.problem().costs(p.stage).of(p.kind);
     return rank == 1 ? static_cast<ticks>(static_cast<double>(stated) * factor) : stated;
   }};
-  adaptive_pipeline pipe{first, virtual_time{noise}, stages, at_once(lines)};
+  test::adaptive_loop pipe{first, virtual_time{noise}, stages, at_once(), test::keep_in(lines)};
   for (int i = 0; i < 20; ++i) static_cast<void>(pipe.step());
   CHECK(stages_of_rank(pipe.current().planned(), 1) < 4);
   factor = 1;
@@ -260,13 +282,10 @@ TEST_CASE(
       };
       auto const begun = tied(first);
       training_options const training{.clip = 0.5};
-      std::vector<std::string> lines;
-      auto adapting = at_once(lines);
-      adapting.program = options;
       checked::model all(settings);
       checked::model same(settings);
-      adaptive_pipeline pipe{
-          begun, virtual_time{slow_rank(begun, slow, 1.6)}, all.stages(), adapting, training};
+      test::adaptive_loop pipe{
+          begun, virtual_time{slow_rank(begun, slow, 1.6)}, all.stages(), at_once(), {}, training};
       pipeline kept(begun, threads{}, same.stages(), training);
       for (int i = 0; i < 20; ++i) {
         auto const& one = pipe.step();
@@ -287,9 +306,7 @@ TEST_CASE("a pipeline of layers moves them", "[moving]") {
   std::vector<std::string> lines;
   std::vector<std::pair<int, int>> made;
   auto_settings settings{
-      .plan = {.search = {.seconds = 0.05}},
-      .replan = at_once(lines),
-      .on_report = [&lines](std::string const& line) { lines.push_back(line); }};
+      .plan = {.seconds = 0.05}, .replan = at_once(), .on_report = test::keep_in(lines)};
   auto const model = even_model(placement::linear(3), 15, 9);
   auto layer = model.layers()[0];
   auto_pipeline pipe{
@@ -317,11 +334,10 @@ TEST_CASE("a pipeline of layers moves them", "[moving]") {
 
 TEST_CASE("on threads stages move between steps", "[moving]") {
   auto const first = first_plan(even_model(placement::linear(3), 9, 6));
-  std::vector<std::string> lines;
-  auto settings = at_once(lines);
+  auto settings = at_once();
   settings.least_gain = 0;
   std::vector<test::plain_flow> stages(9);
-  adaptive_pipeline pipe{first, threads{}, stages, settings};
+  test::adaptive_loop pipe{first, threads{}, stages, settings};
   for (int i = 0; i < test::thinned(60, 20); ++i) {
     auto const& result = pipe.step();
     for (int m = 0; m < 6; ++m)

@@ -5,12 +5,12 @@
 #include <zbpp/optim/adamw.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/policy/zb_v.hpp>
-#include <zbpp/runtime/adaptive_pipeline.hpp>
 #include <zbpp/runtime/in_process_grid.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/runtime/virtual_time.hpp>
 
+#include <support/adaptive_loop.hpp>
 #include <support/catch.hpp>
 #include <support/checked_model.hpp>
 #include <support/count_allocations.hpp>
@@ -212,8 +212,11 @@ TEST_CASE(
   problem const problem(placement::linear(3), 7, toy_costs(), 87);
   auto all = test::toy::make_model(3);
   std::vector<test::toy::hand_written> stages(all.begin(), all.end());
-  adaptive_pipeline pipe{
-      make_plan(zb_h1{}, problem), virtual_time{}, stages, {.first_steps = 0, .window = window}};
+  test::adaptive_loop pipe{
+      make_plan(zb_h1{}, problem),
+      virtual_time{},
+      stages,
+      replan_settings{.first_steps = 0, .window = window}};
   for (int i = 0; i < 2 * window; ++i) static_cast<void>(pipe.step());
   for (int i = 1; i <= 3 * window; ++i) {
     auto const taken = count_allocations([&] { static_cast<void>(pipe.step()); });

@@ -140,9 +140,8 @@ TEST_CASE("pairs stay together, also those that need no message", "[on-stall]") 
       for (double const overrun : {0.0, 1e9}) {
         INFO(name << " on " << p << " ranks, overrun " << overrun);
         ZBPP_SEEDED(random, p);
-        auto const planned = make_plan(
-            find_policy(builtin_policies(), name),
-            problem(placement::v_shape(p), 3 * p, costs, 300));
+        auto const planned =
+            make_plan(find_policy(name), problem(placement::v_shape(p), 3 * p, costs, 300));
         std::vector<test::plain_flow> stages(detail::index(2 * p));
         pipeline pipe{planned, virtual_time{noise_of(random, 3)}, stages, runs_w(overrun)};
         for (int i = 0; i < 6; ++i) {

@@ -132,9 +132,8 @@ TEST_CASE("on a V with transfers and the memory of 1F1B gaps are small", "[order
   for (auto const& [ranks, microbatches, transfer, seconds, most] :
        {goal{8, 12, 50, 1, 0.0}, goal{8, 12, 100, 1, 0.8}, goal{16, 24, 50, 0.5, 1.0}}) {
     INFO(ranks << " ranks, transfer " << transfer);
-    zbpp::greedy_auto policy;
-    policy.search.seconds = seconds;
-    auto const found = policy.find(even_v(ranks, microbatches, transfer));
+    auto const found =
+        zbpp::detail::find_order(even_v(ranks, microbatches, transfer), {.seconds = seconds}, 0);
     auto const gap =
         100 * (static_cast<double>(found.cost) / static_cast<double>(found.bound.cost) - 1);
     CHECK(gap <= most + 1e-9);

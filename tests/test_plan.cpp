@@ -35,7 +35,7 @@ TEST_CASE("a plan holds what its policy, lowering and simulation make", "[plan]"
 }
 
 TEST_CASE("a policy from the registry makes the plan that its type makes", "[plan]") {
-  auto const plan = make_plan(zbpp::find_policy(zbpp::builtin_policies(), "zb_h1"), small());
+  auto const plan = make_plan(zbpp::find_policy("zb_h1"), small());
   CHECK(plan.policy() == "ZB-H1");
   CHECK(plan.schedule() == zbpp::zb_h1{}(small()));
 }

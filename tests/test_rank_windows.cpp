@@ -109,7 +109,7 @@ TEST_CASE("no step of windows excludes a schedule that is known", "[bounds]") {
     for (char kind : {'l', 'o', 'v'}) {
       auto const alike = zbpp::test::uneven_problem(random, kind);
       auto const problem = rng.chance(0.5) ? zbpp::test::with_random_factors(alike, rng) : alike;
-      auto const found = zbpp::greedy_auto{.search = {.seconds = 0.08}}.find(problem);
+      auto const found = zbpp::detail::find_order(problem, {.seconds = 0.08}, 0);
       auto const line = simulate(found.schedule, problem);
       zbpp::detail::bound_terms const terms(problem);
       for (int rank = 0; rank < problem.ranks(); ++rank) {

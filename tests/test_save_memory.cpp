@@ -6,10 +6,10 @@
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/planner/auto_placement.hpp>
-#include <zbpp/planner/auto_plan.hpp>
 #include <zbpp/planner/detail/memory_use.hpp>
+#include <zbpp/planner/detail/search_once.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/registry.hpp>
@@ -27,7 +27,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <stop_token>
 #include <utility>
 #include <vector>
 
@@ -111,7 +110,7 @@ TEST_CASE("a plan without limits takes no more memory than policies that cost th
         row{placement::looped(8, 2), 64, 384'000, 24'000},
         row{placement::linear(1), 16, 48'000, 1'000}}) {
     problem const problem(placement, m, even);
-    auto const found = greedy_auto{}.find(problem);
+    auto const found = detail::find_order(problem, {}, 0);
     CAPTURE(placement.name(), m);
     CHECK(found.cost == least);
     CHECK(peak_of(found.schedule, problem) <= most);
@@ -119,21 +118,23 @@ TEST_CASE("a plan without limits takes no more memory than policies that cost th
 }
 
 TEST_CASE("over a grid no handcrafted policy is as cheap with less memory", "[save_memory][long]") {
-  greedy_auto const brief{.search = {.seconds = 0.024}};
+  auto const planned = [](problem const& model) {
+    return detail::find_order(model, {.seconds = 0.024}, 0);
+  };
   for (int p : thinned<std::vector<int>>({1, 2, 3, 4, 8}, {1, 2, 4}))
     for (auto const& placement : test::placements(p))
       for (int m : {1, p, 2 * p, 5 * p})
         for (ticks const transfer : {0, 100}) {
           problem const model(placement, m, even, transfer);
-          check_against_policies(brief.find(model));
+          check_against_policies(planned(model));
           problem const uneven(placement, m, test::uneven_costs(), transfer);
-          check_against_policies(brief.find(uneven));
+          check_against_policies(planned(uneven));
         }
   test::plain_random random(4);
   for (int i = 0; i < thinned(12, 4); ++i)
     for (char kind : {'l', 'v', 'o'}) {
       auto const problem = without_limits(test::uneven_problem(random, kind));
-      check_against_policies(brief.find(problem));
+      check_against_policies(planned(problem));
     }
 }
 
@@ -142,12 +143,12 @@ TEST_CASE("no policy that searches fills a rank less at the same cost", "[save_m
   for (auto const& placement : {placement::v_shape(4), placement::looped(4, 2)})
     for (int m : thinned<std::vector<int>>({4, 8, 20}, {8})) {
       problem const problem(placement, m, even);
-      auto const found = greedy_auto{.search = search}.find(problem);
+      auto const found = detail::find_order(problem, search, 0);
       auto const share = use_of(found.schedule, problem).largest_share;
-      for (auto const& policy : builtin_policies(search)) {
+      for (auto const& policy : builtin_policies()) {
         bool const is_for_it = placement.is_v_shape() == (policy.name() != interleaved_zb::name);
         if (!policy.searches() || policy.name() == greedy_auto::name || !is_for_it) continue;
-        auto const other = policy(problem);
+        auto const other = policy(problem, search);
         CAPTURE(policy.name(), placement.name(), m);
         if (cost(simulate(other, problem)) <= found.cost)
           CHECK(share <= use_of(other, problem).largest_share);
@@ -157,9 +158,17 @@ TEST_CASE("no policy that searches fills a rank less at the same cost", "[save_m
 
 namespace {
 
-// What greedy_auto has for all but saving memory.
-search_settings without_saving(search_settings const& search) {
-  return detail::share_of(search, 1 - detail::share_of_saving);
+// A plan whose memory was not looked at.
+found_plan cheapest_plan(problem const& problem, search_settings const& search) {
+  auto found = detail::search_once(problem, search);
+  return {
+      .problem = problem,
+      .schedule = std::move(found.schedule),
+      .cost = found.cost,
+      .bound = found.bound,
+      .lower_bound = found.bound.cost,
+      .tries = found.tries,
+      .work = found.work};
 }
 
 }  // namespace
@@ -176,15 +185,15 @@ TEST_CASE("saving memory never costs more, breaks a limit or takes more", "[save
                                   : test::tiny_problem_with_gradients(random, placement, m);
     if (trial % 5 == 0) problem = test::with_overlapped(problem, random);
     search_settings const search{.seconds = 0.008};
-    auto const cheapest = detail::find_cheapest(problem, without_saving(search));
-    auto const found = greedy_auto{.search = search}.find(problem);
+    auto const cheapest = cheapest_plan(problem, search);
+    auto const found = save_memory(cheapest, cheapest.cost, search);
     CHECK(found.cost <= cheapest.cost);
     CHECK(found.cost == cost(simulate(found.schedule, problem)));
     CHECK(found.bound == cheapest.bound);
     CHECK(verify(lower(found.schedule), problem).empty());
     CHECK(use_of(found.schedule, problem) <= use_of(cheapest.schedule, problem));
     less += use_of(found.schedule, problem) < use_of(cheapest.schedule, problem) ? 1 : 0;
-    CHECK(greedy_auto{.search = search}.find(problem).schedule == found.schedule);
+    CHECK(save_memory(cheapest, cheapest.cost, search) == found);
   }
   CHECK(less > 0);
 }
@@ -196,13 +205,12 @@ TEST_CASE("the more time may be spent for memory, the less a plan takes", "[save
     for (int i = 0; i < thinned(4, 2); ++i) {
       auto const problem = without_limits(test::uneven_problem(random, kind));
       search_settings const search{.seconds = 0.16};
-      auto const least = detail::find_cheapest(problem, without_saving(search)).cost;
-      auto const at_cost = greedy_auto{.search = search}.find(problem);
-      CHECK(at_cost.cost == least);
+      auto const at_cost = detail::find_order(problem, search, 0);
       for (double share : {0.005, 0.05}) {
-        auto const found = greedy_auto{.search = search, .most_memory_for = share}.find(problem);
+        auto const found = detail::find_order(problem, search, share);
         CHECK(
-            static_cast<double>(found.cost) <= std::ceil((1 + share) * static_cast<double>(least)));
+            static_cast<double>(found.cost) <=
+            std::ceil((1 + share) * static_cast<double>(at_cost.cost)));
         CHECK(found.cost == cost(simulate(found.schedule, problem)));
         CHECK(verify(lower(found.schedule), problem).empty());
         less += use_of(found.schedule, problem) < use_of(at_cost.schedule, problem) ? 1 : 0;
@@ -210,54 +218,38 @@ TEST_CASE("the more time may be spent for memory, the less a plan takes", "[save
     }
   CHECK(less > thinned(4, 2));
   problem const model(placement::linear(2), 4, even);
-  layered_problem const layers(placement::linear(2), 4, std::vector<layer_costs>(4));
   for (double share : {-0.1, 1.5, std::nan("")}) {
     CHECK(test::refusal(errc::bad_argument, [&] {
             (void)greedy_auto{.most_memory_for = share}(model);
           }).starts_with("most_memory_for is "));
-    CHECK_THROWS_AS(auto_placement{.most_memory_for = share}(model), error);
-    CHECK_THROWS_AS(auto_placement{.most_memory_for = share}.candidates(model), error);
-    CHECK_THROWS_AS(auto_plan{.most_memory_for = share}(layers), error);
+    CHECK_THROWS_AS(find_plan(model, {.most_memory_for = share}), error);
   }
 }
 
 TEST_CASE("searches over placements spend time for memory alike", "[save_memory]") {
-  search_settings const search{.seconds = 0.8};
-  problem const problem(placement::looped(4, 2), 24, even);
-  auto const at = [&](double share) {
-    return auto_placement{.search = search, .most_memory_for = share}(problem);
-  };
-  auto const cheapest = at(0);
-  auto const leaner = at(0.05);
-  CHECK(cheapest.cost == 2 * 24 * 3000);
-  CHECK(peak_of(cheapest.schedule, cheapest.problem) <= 8000);
-  CHECK(leaner.cost <= cheapest.cost + cheapest.cost / 20);
-  CHECK(peak_of(leaner.schedule, leaner.problem) < peak_of(cheapest.schedule, cheapest.problem));
-
-  layered_problem const layers(
-      placement::linear(4),
-      24,
-      std::vector<layer_costs>(
-          8,
-          {.forward = 1000,
-           .backward_input = 1000,
-           .backward_weight = 1000,
-           .recompute = 1000,
-           .activation = 1000,
-           .weight_gradient_input = 500}));
-  auto const planned = [&](double share) {
-    return auto_plan{.search = search, .most_memory_for = share}(layers);
-  };
-  auto const first = planned(0);
-  auto const second = planned(0.05);
-  for (auto const& one : {first, second}) {
-    CHECK(one.cost == cost(simulate(one.schedule, one.problem)));
-    CHECK(verify(lower(one.schedule), one.problem).empty());
+  layer_costs const layer{
+      .forward = 1000,
+      .backward_input = 1000,
+      .backward_weight = 1000,
+      .recompute = 1000,
+      .activation = 1000,
+      .weight_gradient_input = 500};
+  problem const stages(placement::looped(4, 2), 24, even);
+  problem const layers(std::vector<layer_costs>(8, layer), {.ranks = 4, .microbatches = 24});
+  for (auto const& model : {stages, layers}) {
+    auto const planned = [&](double share) {
+      auto found = find_plan(model, {.most_memory_for = share, .seconds = 0.8});
+      CHECK(found.cost == cost(simulate(found.schedule, found.problem)));
+      CHECK(verify(lower(found.schedule), found.problem).empty());
+      return found;
+    };
+    auto const cheapest = planned(0);
+    auto const leaner = planned(0.05);
+    CHECK(cheapest.cost == 2 * 24 * 3000);
+    CHECK(peak_of(cheapest.schedule, cheapest.problem) <= 8000);
+    CHECK(leaner.cost <= cheapest.cost + cheapest.cost / 20);
+    CHECK(peak_of(leaner.schedule, leaner.problem) < peak_of(cheapest.schedule, cheapest.problem));
   }
-  CHECK(first.cost == 2 * 24 * 3000);
-  CHECK(peak_of(first.schedule, first.problem) <= 8000);
-  CHECK(second.cost <= first.cost + first.cost / 20);
-  CHECK(peak_of(second.schedule, second.problem) < peak_of(first.schedule, first.problem));
 }
 
 TEST_CASE("saving memory keeps to its budget, and ends when it is told", "[save_memory]") {
@@ -266,7 +258,7 @@ TEST_CASE("saving memory keeps to its budget, and ends when it is told", "[save_
     auto const problem = without_limits(test::uneven_problem(random, kind));
     auto const passes = 3.0 * problem.stages() * problem.microbatches();
     search_settings search{.seconds = 0.01};
-    auto const cheapest = detail::find_cheapest(problem, search);
+    auto const cheapest = cheapest_plan(problem, search);
     auto const found = save_memory(cheapest, cheapest.cost, search);
     // Those of 75 / 2 passes are the shortest; a search that has begun has one try at least.
     auto const budget = search.seconds * detail::passes_per_second;
@@ -274,9 +266,7 @@ TEST_CASE("saving memory keeps to its budget, and ends when it is told", "[save_
     CAPTURE(kind, passes);
     CHECK(static_cast<double>(found.tries - cheapest.tries) <= most);
     CHECK(found.work - cheapest.work <= 2 * budget);  // each search has one try at least
-    std::stop_source source;
-    source.request_stop();
-    search.stop = source.get_token();
+    search.stop = [] { return true; };
     CHECK(save_memory(cheapest, cheapest.cost, search).schedule == cheapest.schedule);
   }
 }

@@ -18,12 +18,11 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/optim/adamw.hpp>
 #include <zbpp/optim/sgd.hpp>
-#include <zbpp/planner/auto_placement.hpp>
-#include <zbpp/planner/auto_plan.hpp>
 #include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/detail/bottleneck.hpp>
+#include <zbpp/planner/detail/cut_search.hpp>
+#include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
-#include <zbpp/planner/partition.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
@@ -51,7 +50,6 @@
 #include <new>
 #include <optional>
 #include <span>
-#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,11 +77,7 @@ void add_all(std::string& text, Values const& values) {
   for (auto const& value : values) add(text, value);
 }
 
-std::stop_token stopped() {
-  std::stop_source source;
-  source.request_stop();
-  return source.get_token();
-}
+bool is_stopped() { return true; }
 
 }  // namespace
 
@@ -497,7 +491,7 @@ namespace {
 changed_field<search_settings> const search_fields[]{
     {"seconds", [](auto& s) { s.seconds = 0; }},
     {"seed", [](auto& s) { s.seed = 17; }},
-    {"stop", [](auto& s) { s.stop = stopped(); }},
+    {"stop", [](auto& s) { s.stop = is_stopped; }},
     {"on_progress", [](auto& s) { s.on_progress = [](search_progress const&) { ++calls; }; }}};
 
 search_settings const brief{.seconds = 0.03};
@@ -528,7 +522,7 @@ void check_search(std::vector<problem> const& problems) {
   check_fields(search_fields, brief, [&](search_settings const& search) {
     return effect({.search = search});
   });
-  changed_field<Policy> const search{"search", [](Policy& p) { p.search.stop = stopped(); }};
+  changed_field<Policy> const search{"search", [](Policy& p) { p.search.stop = is_stopped; }};
   if constexpr (requires(Policy p) { p.most_memory_for; }) {
     changed_field<Policy> const fields[]{
         search, {"most_memory_for", [](Policy& p) { p.most_memory_for = 0.2; }}};
@@ -569,75 +563,80 @@ TEST_CASE("a budget that is no number is refused, whether it is needed or not", 
   CHECK(refused(v_half{.search = wrong}, v) == text);
   CHECK(refused(v_min{.search = wrong}, v) == text);
   CHECK(refused(interleaved_zb{.search = wrong}, placement::looped(2, 2)) == text);
-  CHECK(refused(auto_placement{.search = wrong}, v) == text);
-  layered_problem const layers(placement::linear(2), 4, {4, test::uneven_costs()});
-  CHECK(refusal([&] { static_cast<void>(auto_plan{.search = wrong}(layers)); }) == text);
-}
-
-TEST_CASE("each setting of auto_placement has an effect", "[settings]") {
-  auto const problems = uneven_problems('l');
-  auto const effect = [&](auto_placement const& decide) {
-    calls = 0;
-    std::string text;
-    for (auto const& found : decide.candidates(problems.front())) text += to_csv(found.schedule);
-    add(text, calls);
-    return text;
-  };
-  changed_field<auto_placement> const fields[]{
-      {"search", [](auto& a) { a.search.seconds = 0; }},
-      {"halve_stages", [](auto& a) { a.halve_stages = false; }},
-      {"most_memory_for", [](auto& a) { a.most_memory_for = 0.2; }}};
-  check_fields(fields, {.search = brief}, effect);
-  check_fields(search_fields, brief, [&](search_settings const& search) {
-    return effect({.search = search});
-  });
+  problem const roomy(v, 4, test::uneven_costs(), 87);
+  CHECK(refusal([&] { static_cast<void>(find_plan(roomy, {.seconds = wrong.seconds})); }) == text);
 }
 
 namespace {
 
-layered_problem uneven_layers(placement const& placement, int count, std::uint64_t seed) {
+problem uneven_layers(placement const& placement, int count, std::uint64_t seed) {
   test::seeded_random random(seed, 0);
-  return {placement, 6, test::random_layers(random, count), 5};
+  problem const model(
+      test::random_layers(random, count),
+      {.ranks = placement.ranks(), .microbatches = 6, .transfer = 5});
+  return with_placement(model, placement);
+}
+
+void add_plan(std::string& text, found_plan const& found) {
+  text += found.problem.placement().text() + to_csv(found.schedule);
+  add_all(text, found.problem.first_layer());
+  add(text, found.cost, found.lower_bound, found.tries);
 }
 
 }  // namespace
 
-TEST_CASE("each setting of auto_plan has an effect", "[settings][long]") {
-  auto const effect = [&](auto_plan const& decide) {
+TEST_CASE("each choice of a plan has an effect", "[settings][long]") {
+  std::vector<problem> models;
+  for (std::uint64_t seed : {1U, 4U, 5U, 6U})
+    models.push_back(uneven_layers(placement::linear(3), 9, seed));
+  auto const effect = [&](plan_choices const& choices) {
     calls = 0;
     std::string text;
-    for (std::uint64_t seed : {1U, 4U, 5U, 6U}) {
-      auto const found = decide(uneven_layers(placement::linear(3), 9, seed));
-      text += to_csv(found.schedule);
-      add_all(text, found.first_layer);
-      add(text, found.cost, found.lower_bound);
-    }
+    for (auto const& model : models) add_plan(text, find_plan(model, choices));
     add(text, calls);
     return text;
   };
-  search_settings const some{.seconds = 0.05};
-  changed_field<auto_plan> const fields[]{
-      {"search", [](auto& a) { a.search.seconds = 0; }},
-      {"most_chunks", [](auto& a) { a.most_chunks = 2; }},
-      {"most_memory_for", [](auto& a) { a.most_memory_for = 0.2; }}};
-  check_fields(fields, {.search = some}, effect);
-  check_fields(
-      search_fields, some, [&](search_settings const& search) { return effect({search}); });
+  plan_choices const some{.seconds = 0.05};
+  changed_field<plan_choices> const fields[]{
+      {"placement", [](auto& c) { c.placement = placement::linear(3); }},
+      {"first_layer",
+       [](auto& c) {
+         c.placement = placement::linear(3);
+         c.first_layer = {0, 1, 2};
+       }},
+      {"recompute",
+       [](auto& c) {
+         c.recompute = {true, false, false};
+       }},  // is refused
+      {"policy", [](auto& c) { c.policy = one_f_one_b{}; }},
+      {"most_chunks", [](auto& c) { c.most_chunks = 2; }},
+      {"most_cuts", [](auto& c) { c.most_cuts = -1; }},  // is refused
+      {"most_memory_for", [](auto& c) { c.most_memory_for = 0.2; }},
+      {"stage_per_layer", [](auto& c) { c.stage_per_layer = true; }},
+      {"seconds", [](auto& c) { c.seconds = 0; }},
+      {"seed", [](auto& c) { c.seed = 17; }},
+      {"stop", [](auto& c) { c.stop = is_stopped; }},
+      {"on_progress", [](auto& c) { c.on_progress = [](search_progress const&) { ++calls; }; }}};
+  check_fields(fields, some, effect);
+  auto few = some;
+  few.policy = one_f_one_b{};
+  auto fewer = few;
+  fewer.most_cuts = 1;
+  CHECK(effect(fewer) != effect(few));
 }
 
 TEST_CASE("each setting of a search for cuts has an effect", "[settings]") {
   auto const layers = uneven_layers(placement::linear(4), 18, 7);
-  changed_field<partition_settings> const cuts[]{
+  changed_field<detail::cut_settings> const cuts[]{
       {"schedules", [](auto& s) { s.schedules = 1; }},
       {"seed", [](auto& s) { s.seed = 17; }},
-      {"stop", [](auto& s) { s.stop = stopped(); }},
+      {"stop", [](auto& s) { s.stop = is_stopped; }},
       {"on_progress", [](auto& s) { s.on_progress = [](search_progress const&) { ++calls; }; }}};
-  check_fields(cuts, {.schedules = 60}, [&](partition_settings const& settings) {
+  check_fields(cuts, {.schedules = 60}, [&](detail::cut_settings const& settings) {
     calls = 0;
-    auto const found = partition(layers, one_f_one_b{}, settings);
     std::string text;
-    add_all(text, found.first_layer);
-    add(text, found.cost, found.tries, calls);
+    add_plan(text, detail::search_cuts(layers, one_f_one_b{}, settings));
+    add(text, calls);
     return text;
   });
 

@@ -60,7 +60,7 @@ auto_settings brief(int ranks, int microbatches) {
       .ranks = ranks,
       .microbatches = microbatches,
       .measure = {.warm_up = 0, .runs = 1},
-      .pipeline = {.plan = {.search = {.seconds = 1e-3}}}};
+      .pipeline = {.plan = {.seconds = 1e-3}}};
 }
 
 // Fixes at random some of what can be fixed, and has plans change as often as they can.
@@ -77,14 +77,14 @@ auto_settings random_settings(seeded_random& random, int layers) {
         .least_steps = 1,
         .moves_stages = random.chance(0.5),
         .in_background = false,
-        .search = {.seconds = 1e-3}};
+        .seconds = 1e-3};
   else
     pipeline.replan.reset();
   if (random.chance(0.5)) return made;
   auto const is_v = 2 * ranks <= layers && random.chance(0.5);
   auto const placed = is_v ? placement::v_shape(ranks) : placement::linear(ranks);
   pipeline.plan.placement = placed;
-  if (random.chance(0.5)) pipeline.plan.policy = is_v ? "zb_v" : "zb_h1";
+  if (random.chance(0.5)) pipeline.plan.policy = zbpp::find_policy(is_v ? "zb_v" : "zb_h1");
   if (random.chance(0.5))
     for (int s = 0; s < placed.stages(); ++s) pipeline.plan.first_layer.push_back(s);
   return made;
@@ -509,9 +509,9 @@ TEST_CASE("each setting of a pipeline in one call has an effect", "[torch][auto]
   SECTION("a plan that is fixed by hand") {
     settings.pipeline.plan.placement = placement::linear(2);
     settings.pipeline.plan.first_layer = {0, 5};
-    settings.pipeline.plan.policy = "gpipe";
+    settings.pipeline.plan.policy = zbpp::find_policy("gpipe");
     auto pipe = zbpp::torch::auto_pipeline(model.layers, model.ends(), sgd, settings);
-    CHECK(pipe.chosen().first_layer == std::vector<int>{0, 5});
+    CHECK(std::ranges::equal(pipe.chosen().problem.first_layer(), std::array{0, 5}));
     CHECK(pipe.chosen().schedule == zbpp::gpipe{}(pipe.chosen().problem));
     CHECK(pipe.stages() == 2);
   }
@@ -562,8 +562,8 @@ TEST_CASE("what cannot become a pipeline is refused in a line", "[torch][auto]")
           s.measure.runs = 0;
         }) == "measure_layers takes 1 run or more, and 0 or more to warm up");
   CHECK(with([](auto& s) {
-          s.pipeline.plan.policy = "zb_h1";
-        }) == "plan_choices fixes a cut or a policy without a placement; give the placement, too");
+          s.pipeline.plan.first_layer = {0, 2};
+        }) == "plan_choices fixes a cut without a placement; give the placement, too");
 
   auto const ends = model.ends();
   CHECK(

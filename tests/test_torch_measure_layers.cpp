@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What is measured of layers is what they keep, to the byte, and partition takes it.
-#include <zbpp/planner/partition.hpp>
+#include <zbpp/planner/find_plan.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 
 #include <support/torch_checks.hpp>
@@ -85,7 +85,7 @@ TEST_CASE("an undefined tensor beside others costs nothing but its place", "[tor
   CHECK(costs[1].output_gradient == size_of(rows * narrow));
 }
 
-TEST_CASE("partition takes what was measured of a model", "[torch][measure]") {
+TEST_CASE("layers are cut by what was measured of a model", "[torch][measure]") {
   for (auto const& model :
        {mlp_model(run_seed(), 6, 1, 8, 4),
         gpt_model(run_seed(), 4, 1, 8, 2, 4),
@@ -95,9 +95,10 @@ TEST_CASE("partition takes what was measured of a model", "[torch][measure]") {
     for (auto const& slice : model.slices) layers.emplace_back(slice.forward);
     auto const costs = measure_layers(
         layers, {model.batch(0)}, [](tensors const& outputs) { return outputs.front(); });
-    zbpp::layered_problem const cut(zbpp::placement::linear(2), 4, costs);
-    auto const found = zbpp::partition(cut, zbpp::zb_h1{});
-    CHECK(found.first_layer.size() == 2);
+    zbpp::problem const measured(costs, {.ranks = 2, .microbatches = 4});
+    auto const found =
+        find_plan(measured, {.placement = zbpp::placement::linear(2), .policy = zbpp::zb_h1{}});
+    CHECK(found.problem.first_layer().size() == 2);
   }
 }
 

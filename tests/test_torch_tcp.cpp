@@ -561,7 +561,7 @@ TEST_CASE("processes make a pipeline of a model in one call", "[torch][tcp][auto
       for (auto const& each : own.layers->children()) modules.push_back(each);
       std::string report;
       zbpp::torch::auto_settings settings{.microbatches = microbatches};
-      settings.pipeline.plan.search.seconds = 1e-3;
+      settings.pipeline.plan.seconds = 1e-3;
       settings.pipeline.on_report = [&](std::string const& line) { report += line + '\n'; };
       auto const model = [&] { return std::exchange(own.layers, nullptr); };
       // [one_call
@@ -578,11 +578,9 @@ TEST_CASE("processes make a pipeline of a model in one call", "[torch][tcp][auto
       auto const& placement = chosen.problem.placement();
       std::lock_guard const lock(mutex);
       for (int stage = 0; stage < placement.stages(); ++stage) {
+        auto const end = static_cast<std::size_t>(chosen.problem.end_layer(stage));
         auto const s = static_cast<std::size_t>(stage);
-        auto const end = stage + 1 < placement.stages() ? chosen.first_layer[s + 1] : layers;
-        for (auto i = static_cast<std::size_t>(chosen.first_layer[s]);
-             i < static_cast<std::size_t>(end);
-             ++i) {
+        for (auto i = static_cast<std::size_t>(chosen.problem.first_layer()[s]); i < end; ++i) {
           auto const module = modules[i].lock();
           CHECK((module != nullptr) == (placement.rank_of(stage) == meeting.rank()));
           if (module == nullptr) continue;
@@ -645,7 +643,7 @@ TEST_CASE("a grid of processes makes replicas of a model in one call", "[torch][
     auto const thrown = run_ranks(layout.ranks(), patient_settings(), [&](auto& meeting) {
       auto const& own = models[static_cast<std::size_t>(meeting.rank())];
       zbpp::torch::auto_settings settings{.microbatches = microbatches};
-      settings.pipeline.plan.search.seconds = 1e-3;
+      settings.pipeline.plan.seconds = 1e-3;
       auto const ends = data_of(own, layout.coordinates(meeting.rank()).data).ends();
       zbpp::asio::tcp const sockets(
           meeting, layout, {.on_thread_start = zbpp::torch::intra_op_threads(1)});
@@ -670,7 +668,7 @@ TEST_CASE("a grid of processes makes replicas of a model in one call", "[torch][
   auto const thrown = run_ranks(4, patient_settings(), [&](auto& meeting) {
     auto const& own = models[static_cast<std::size_t>(meeting.rank())];
     zbpp::torch::auto_settings settings{.microbatches = microbatches};
-    settings.pipeline.plan.search.seconds = 1e-3;
+    settings.pipeline.plan.seconds = 1e-3;
     auto pipe = zbpp::torch::auto_pipeline(
         meeting, zbpp::asio::tcp(meeting, layout), own.layers, own.ends(), make_adamw, settings);
   });
@@ -688,7 +686,7 @@ TEST_CASE("what one process cannot make a pipeline of ends all", "[torch][tcp][a
       auto& own = models[static_cast<std::size_t>(meeting.rank())];
       auto ends = own.ends();
       zbpp::torch::auto_settings settings{.microbatches = 3};
-      settings.pipeline.plan.search.seconds = 1e-3;
+      settings.pipeline.plan.seconds = 1e-3;
       change(meeting.rank(), own, ends, settings);
       auto pipe = zbpp::torch::auto_pipeline(
           meeting, one_thread(meeting), own.layers, ends, make_adamw, settings);
@@ -720,14 +718,14 @@ TEST_CASE("what one process cannot make a pipeline of ends all", "[torch][tcp][a
       "rank 0)";
   for (auto const& text : other_settings) CHECK(text.substr(0, differs.size()) == differs);
   auto const wrong_settings = run([](int rank, auto&, auto&, auto& settings) {
-    if (rank == 1) settings.pipeline.plan.policy = "zb_h1";
+    if (rank == 1) settings.pipeline.plan.first_layer = {0, 2};
   });
   CHECK(
-      wrong_settings[0] == "another rank failed: rank 1: plan_choices fixes a cut or a policy "
-                           "without a placement; give the placement, too");
-  CHECK(
-      wrong_settings[1] == "bad argument: plan_choices fixes a cut or a policy without a "
+      wrong_settings[0] == "another rank failed: rank 1: plan_choices fixes a cut without a "
                            "placement; give the placement, too");
+  CHECK(
+      wrong_settings[1] == "bad argument: plan_choices fixes a cut without a placement; give the "
+                           "placement, too");
 }
 
 }  // namespace test_torch_tcp

@@ -91,8 +91,7 @@ class stopping_stage {
 plan plan_of(std::string_view policy, int ranks, lower_options const& lowering = {}) {
   bool const is_v = policy == "zb_v";
   auto const where = is_v ? placement::v_shape(ranks) : placement::linear(ranks);
-  return make_plan(
-      find_policy(builtin_policies(), policy), toy::problem_of(where, 4 * ranks), lowering);
+  return make_plan(find_policy(policy), toy::problem_of(where, 4 * ranks), lowering);
 }
 
 // Whether CUDA says of the devices of two ranks that they reach each other; all are on one host.
@@ -193,7 +192,7 @@ void train_replicas(
     replicas::outcome const& right,
     nccl::ranks_settings const& settings,
     lower_options const& lowering) {
-  auto const planned = make_plan(find_policy(builtin_policies(), "zb_h1"), model, lowering);
+  auto const planned = make_plan(find_policy("zb_h1"), model, lowering);
   grid_layout const layout({.pipeline = model.ranks(), .data = replicas::count}, run.ranks());
   auto const at = layout.coordinates(run.rank());
   replicas::stage own(at.pipeline, at.data);

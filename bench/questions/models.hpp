@@ -9,7 +9,7 @@
 #include <zbpp/io/line_chart.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/planner/greedy_auto.hpp>
+#include <zbpp/planner/find_plan.hpp>
 
 #include <support/planner_problems.hpp>
 
@@ -112,7 +112,7 @@ struct pipeline {
 
 /// Plans, and checks the plan against its simulation and its bound.
 [[nodiscard]] inline zbpp::found_plan search(problem const& what) {
-  auto found = zbpp::greedy_auto{}.find(what);
+  auto found = zbpp::find_plan(what, {.placement = what.placement(), .seconds = 2.5});
   expect(
       found.cost == zbpp::cost(zbpp::simulate(found.schedule, what)),
       "a plan does not cost what it says");

@@ -108,7 +108,7 @@ struct example_run {
       costs.back().forward = costs.back().backward_input = costs.back().backward_weight = 1;
     }
     auto const planned = zbpp::make_plan(
-        zbpp::find_policy(zbpp::builtin_policies(), cut.policy),
+        zbpp::find_policy(cut.policy),
         zbpp::problem(cut.where, how.microbatches, costs),
         {.step = how.optimizer.needs_norm ? zbpp::step_kind::post_validated
                                           : zbpp::step_kind::unchecked});

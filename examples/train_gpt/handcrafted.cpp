@@ -20,9 +20,7 @@ namespace {
 std::vector<zbpp::any_policy> policies(options const& o) {
   if (o.searches) refuse();
   std::vector<zbpp::any_policy> all;
-  zbpp::for_each_policy([&](auto const& policy) {
-    if constexpr (!requires { policy.search; }) all.emplace_back(policy);
-  });
+  zbpp::for_each_handcrafted([&](auto const& policy) { all.emplace_back(policy); });
   return all;
 }
 
@@ -33,7 +31,6 @@ zbpp::schedule order_of_blocks(
 
 run_record run_adapting(
     zbpp::plan const&,
-    zbpp::step_kind,
     training const&,
     zbpp::threads const&,
     std::vector<chunk_stage>&,

@@ -151,14 +151,25 @@ struct policy_entry {
   return all;
 }
 
+/// Finds a policy by its name or title.
+/// @throws setting_error listing the names there are
+[[nodiscard]] inline policy_entry find_entry(std::string_view name) {
+  std::string known;
+  for (auto const& one : policy_entries()) {
+    if (one.name == name || one.title == name) return one;
+    known.append(" ").append(one.name);
+  }
+  throw setting_error("no policy is called '" + std::string(name) + "'; there are" + known);
+}
+
 /// Accepts the names and titles of policies.
 [[nodiscard]] inline CLI::Validator policy_name() {
   return {
       [](std::string& given) -> std::string {
         try {
-          given = zbpp::find_policy(policy_entries(), given).name;
+          given = find_entry(given).name;
           return {};
-        } catch (zbpp::error const& unknown) {
+        } catch (setting_error const& unknown) {
           return unknown.what();
         }
       },

@@ -218,7 +218,7 @@ std::optional<options> read_options(int argc, char const* const* argv) {
   check(o.how.model);
   if (o.how.replicas > 1 || o.how.model.members > 1) check_grid(o);
   o.searches = o.adapts || std::ranges::any_of(o.policies, [](std::string const& name) {
-                 return zbpp::find_policy(policy_entries(), name).searches;
+                 return find_entry(name).searches;
                });
   make_folder("--out", o.out);
   return o;

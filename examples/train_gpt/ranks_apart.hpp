@@ -150,7 +150,6 @@ class ranks_apart final : public ranks_here {
 
   [[nodiscard]] run_record run(
       zbpp::plan const& planned,
-      zbpp::step_kind,
       options const& o,
       text const&,
       std::vector<chunk_stage>& stages,

@@ -6,6 +6,8 @@
 #include "planning.hpp"
 #include "program.hpp"
 #include "runs.hpp"
+#include <zbpp/io/file.hpp>
+#include <zbpp/io/line_chart.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/io/text_table.hpp>
 #include <zbpp/json/plan.hpp>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "searching.hpp"
 
-#include <zbpp/planner/stage_per_layer.hpp>
-#include <zbpp/runtime/adaptive_pipeline.hpp>
+#include <zbpp/adapt/replanner.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/planner/find_plan.hpp>
 
 #include <cstdint>
 #include <string>
@@ -14,15 +15,18 @@ namespace {
 
 /// Is a pipeline that changes its plan, in the form of one that does not.
 struct adapting_loop {
-  zbpp::adaptive_pipeline<zbpp::threads>* pipe;
+  zbpp::pipeline<zbpp::threads>* pipe;
+  zbpp::replanner* again;
   zbpp::plan const* first;
   run_record* record;
 
   template <class Note>
   void run(std::int64_t steps, Note const& note) {
     for (; steps > 0; --steps) {
+      again->apply_to(*pipe);
       auto const& result = pipe->step();
-      auto const& planned = pipe->current().planned();
+      static_cast<void>(again->after(result));
+      auto const& planned = pipe->planned();
       auto const& before = record->other_plan ? *record->other_plan : *first;
       if (!(planned.schedule() == before.schedule())) {
         record->last_changed = record->losses.size();
@@ -32,7 +36,7 @@ struct adapting_loop {
       note(result);
     }
   }
-  [[nodiscard]] zbpp::training_state state() const { return pipe->current().state(); }
+  [[nodiscard]] zbpp::training_state state() const { return pipe->state(); }
 };
 
 }  // namespace
@@ -44,25 +48,26 @@ zbpp::schedule order_of_blocks(
     zbpp::placement const& where,
     model_config const& model,
     zbpp::problem const& blocks) {
-  zbpp::layered_problem const layers(
-      where,
-      blocks.microbatches(),
+  zbpp::problem const layers(
       {blocks.all_costs().begin(), blocks.all_costs().end()},
-      blocks.transfer());
+      {.ranks = where.ranks(),
+       .microbatches = blocks.microbatches(),
+       .transfer = blocks.transfer()});
   std::vector<int> first;
   for (int s = 0; s < where.stages(); ++s)
     first.push_back(static_cast<int>(layers_of_stage(model, where.stages(), s).first));
-  auto merged = layers.with(first);
-  auto order = policy(merged);
-  return stage_per_layer(
-             {.problem = std::move(merged), .schedule = std::move(order), .first_layer = first},
-             layers)
+  return find_plan(
+             layers,
+             {.placement = where,
+              .first_layer = first,
+              .policy = policy,
+              .stage_per_layer = true,
+              .seconds = zbpp::search_settings{}.seconds})
       .schedule;
 }
 
 run_record run_adapting(
     zbpp::plan const& planned,
-    zbpp::step_kind kind,
     training const& how,
     zbpp::threads const& backend,
     std::vector<chunk_stage>& stages,
@@ -74,12 +79,11 @@ run_record run_adapting(
   // Own choice: threads share processors with other programs, and so vary by that much.
   zbpp::replan_settings settings{
       .band = 0.1, .least_gain = 0.05, .least_steps = 30, .moves_stages = true};
-  settings.search.seconds = 0.5;
-  settings.program.step = kind;
-  settings.on_report = [&](std::string const& line) { display.note(line); };
-  zbpp::adaptive_pipeline pipe{planned, backend, stages, settings, options_of(how.optimizer)};
-  pipe.current().resume(state);
-  adapting_loop loop{&pipe, &planned, &record};
+  settings.seconds = 0.5;
+  zbpp::pipeline pipe{planned, backend, stages, options_of(how.optimizer)};
+  zbpp::replanner again(pipe, settings, [&](std::string const& line) { display.note(line); });
+  pipe.resume(state);
+  adapting_loop loop{&pipe, &again, &planned, &record};
   take_steps(loop, record, display, steps, 1, stages, save);
   conclude(record, stages);
   return record;

@@ -27,10 +27,9 @@ namespace gpt {
 
 /// Runs a plan on threads, and better ones where passes take other times than planned; stages
 /// change ranks then.
-/// @param kind  of its steps; the other parameters are as for `run_pipeline`
+/// Parameters are as for `run_pipeline`.
 [[nodiscard]] run_record run_adapting(
     zbpp::plan const& planned,
-    zbpp::step_kind kind,
     training const& how,
     zbpp::threads const& backend,
     std::vector<chunk_stage>& stages,

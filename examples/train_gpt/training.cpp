@@ -35,8 +35,8 @@ std::vector<choice> choose_all(options const& o) {
   auto const known = policies(o);
   std::vector<choice> choices;
   for (auto const& name : o.policies) {
-    choices.push_back(
-        choose(zbpp::find_policy(known, name), o.ranks, o.how.own_microbatches(), o.how.model));
+    auto const& policy = *std::ranges::find(known, name, &zbpp::any_policy::name);
+    choices.push_back(choose(policy, o.ranks, o.how.own_microbatches(), o.how.model));
     auto const& last = choices.back();
     if (!last.where && o.names_policies)
       throw setting_error("--policy " + name + ": " + last.why_not);
@@ -177,7 +177,6 @@ std::vector<zbpp::problem> ranks_here::measure(
 
 run_record ranks_here::run(
     zbpp::plan const& planned,
-    zbpp::step_kind kind,
     options const& o,
     text const& on,
     std::vector<chunk_stage>& stages,
@@ -185,7 +184,7 @@ run_record ranks_here::run(
     saver* save) {
   auto backend = threads_with(o.slow);
   backend.records_messages = o.explains;
-  if (o.adapts) return run_adapting(planned, kind, o.how, backend, stages, state, save);
+  if (o.adapts) return run_adapting(planned, o.how, backend, stages, state, save);
   if (o.how.replicas > 1 || o.how.model.members > 1)
     return run_grid(planned, o.how, on, backend, stages, state, save);
   return run_pipeline(planned, o.how, backend, stages, state, o.how.optimizer.steps, save);
@@ -236,7 +235,7 @@ int train(options const& o, ranks_here& ranks) {
     auto from =
         resumed ? std::move(*resumed) : beginning{new_stages(c.plan->problem().placement())};
     c.run = doing("running the pipeline of " + c.title, [&] {
-      return ranks.run(*c.plan, c.kind, o, on, from.stages, from.state, save ? &*save : nullptr);
+      return ranks.run(*c.plan, o, on, from.stages, from.state, save ? &*save : nullptr);
     });
     if (c.run->other_plan) c.first_plan = std::exchange(c.plan, c.run->other_plan);
     if (sequential) c.run->is_identical = is_identical(*c.run, *sequential);

@@ -40,11 +40,9 @@ class ranks_here {
   [[nodiscard]] virtual std::vector<zbpp::problem> measure(
       options const& o, text const& on, std::vector<choice> const& choices);
   /// Runs a plan to its end.
-  /// @param kind  of its steps
   /// @param on    the text to learn
   [[nodiscard]] virtual run_record run(
       zbpp::plan const& planned,
-      zbpp::step_kind kind,
       options const& o,
       text const& on,
       std::vector<chunk_stage>& stages,

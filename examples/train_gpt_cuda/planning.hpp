@@ -12,7 +12,6 @@
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/io/text_table.hpp>
-#include <zbpp/planner/named_policy.hpp>
 #include <zbpp/planner/registry.hpp>
 #include <zbpp/runtime/measure.hpp>
 
@@ -115,7 +114,7 @@ template <class Measure>
   };
   std::vector<contender> all;
   for (auto const& name : o.policies) {
-    auto const policy = zbpp::find_policy(zbpp::builtin_policies(), name);
+    auto const policy = zbpp::find_policy(name);
     auto const first = all.size();
     for (auto const kind : o.kinds) {
       all.push_back({title_of(policy.title(), kind, o.kinds), kind, {}, {}});

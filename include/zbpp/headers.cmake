@@ -2,6 +2,12 @@
 # order. Add each new file here; configuring fails while one on disk is not listed. A public core
 # header also goes into train.hpp or plan.hpp, an .ipp into its folder's impl/src.hpp.
 set(ZBPP_CORE_HEADERS
+  adapt/auto_pipeline.hpp
+  adapt/detail/plans_by_count.hpp
+  adapt/impl/plans_by_count.ipp
+  adapt/impl/replanner.ipp
+  adapt/impl/src.hpp
+  adapt/replanner.hpp
   analysis/bounds.hpp
   analysis/clock_offsets.hpp
   analysis/costs_from.hpp
@@ -123,6 +129,7 @@ set(ZBPP_CORE_HEADERS
   model/containers.hpp
   model/costs.hpp
   model/detail/cost_sums.hpp
+  model/detail/divided_stages.hpp
   model/detail/median.hpp
   model/detail/rank_pairs.hpp
   model/grid.hpp
@@ -158,55 +165,44 @@ set(ZBPP_CORE_HEADERS
   optim/settings.hpp
   optim/sgd.hpp
   plan.hpp
-  planner/auto_placement.hpp
-  planner/auto_plan.hpp
-  planner/choose_plan.hpp
   planner/chunk_policies.hpp
   planner/detail/after_passes.hpp
   planner/detail/balanced_cut.hpp
   planner/detail/bottleneck.hpp
+  planner/detail/cut_search.hpp
   planner/detail/cuts.hpp
   planner/detail/list_scheduler.hpp
   planner/detail/memory_limits.hpp
   planner/detail/memory_use.hpp
   planner/detail/order_search.hpp
+  planner/detail/placement_search.hpp
   planner/detail/plan_search.hpp
   planner/detail/rule_search.hpp
   planner/detail/search_once.hpp
   planner/detail/search_parts.hpp
+  planner/detail/stage_per_layer.hpp
   planner/detail/v_blocks.hpp
+  planner/find_plan.hpp
   planner/greedy_auto.hpp
-  planner/impl/auto_placement.ipp
-  planner/impl/auto_plan.ipp
   planner/impl/bottleneck.ipp
-  planner/impl/choose_plan.ipp
   planner/impl/chunk_policies.ipp
+  planner/impl/cut_search.ipp
+  planner/impl/find_plan.ipp
   planner/impl/greedy_auto.ipp
   planner/impl/memory_needs.ipp
-  planner/impl/named_policy.ipp
-  planner/impl/partition.ipp
-  planner/impl/partition_by_name.ipp
-  planner/impl/plans_by_count.ipp
+  planner/impl/placement_search.ipp
   planner/impl/registry.ipp
-  planner/impl/replanner.ipp
   planner/impl/save_memory.ipp
   planner/impl/search_once.ipp
   planner/impl/src.hpp
   planner/impl/stage_per_layer.ipp
-  planner/impl/with_placement.ipp
   planner/memory_needs.hpp
-  planner/named_policy.hpp
-  planner/partition.hpp
-  planner/partition_by_name.hpp
-  planner/plans_by_count.hpp
   planner/registry.hpp
-  planner/replanner.hpp
   planner/save_memory.hpp
   planner/search.hpp
-  planner/stage_per_layer.hpp
-  planner/with_placement.hpp
   policy/detail/v_row.hpp
   policy/dualpipe_v.hpp
+  policy/handcrafted.hpp
   policy/impl/dualpipe_v.ipp
   policy/impl/interleaved.ipp
   policy/impl/one_chunk.ipp
@@ -218,11 +214,9 @@ set(ZBPP_CORE_HEADERS
   policy/policy.hpp
   policy/stp.hpp
   policy/zb_v.hpp
-  runtime/adaptive_pipeline.hpp
   runtime/agreement.hpp
   runtime/arena.hpp
   runtime/array.hpp
-  runtime/auto_pipeline.hpp
   runtime/backend.hpp
   runtime/detail/agreement_runner.hpp
   runtime/detail/arena_core.hpp
@@ -241,7 +235,6 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/number_bytes.hpp
   runtime/detail/object_type.hpp
   runtime/detail/pipeline_setup.hpp
-  runtime/detail/plan_runner.hpp
   runtime/detail/poison.hpp
   runtime/detail/rank_code.hpp
   runtime/detail/program_run.hpp
@@ -294,6 +287,7 @@ set(ZBPP_CORE_HEADERS
   runtime/in_process_grid.hpp
   runtime/interrupt.hpp
   runtime/measure.hpp
+  runtime/measure_layers.hpp
   runtime/memory_source.hpp
   runtime/message.hpp
   runtime/microbatch.hpp
@@ -328,16 +322,12 @@ set(ZBPP_JSON_HEADERS
   json/impl/claims.ipp
   json/impl/document.ipp
   json/impl/explanation.ipp
-  json/impl/layers.ipp
   json/impl/plan.ipp
-  json/impl/planners.ipp
   json/impl/problem.ipp
   json/impl/src.hpp
   json/impl/writable.ipp
   json/json.hpp
-  json/layers.hpp
   json/plan.hpp
-  json/planners.hpp
   json/problem.hpp
 )
 set(ZBPP_CHECKPOINT_HEADERS

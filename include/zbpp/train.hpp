@@ -24,12 +24,8 @@
 #include <zbpp/optim/layer.hpp>
 #include <zbpp/optim/settings.hpp>
 #include <zbpp/optim/sgd.hpp>
-#include <zbpp/policy/dualpipe_v.hpp>
-#include <zbpp/policy/interleaved.hpp>
-#include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/handcrafted.hpp>
 #include <zbpp/policy/policy.hpp>
-#include <zbpp/policy/stp.hpp>
-#include <zbpp/policy/zb_v.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/array.hpp>
 #include <zbpp/runtime/failure.hpp>

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans schedules for zero-bubble pipeline parallelism: the planner of zbpp for Python.
 
-A `Problem` says what the stages of a model take, a `LayeredProblem` what its layers take. `plan` searches an order for it, `lower_bound` says
-what no order can beat, `simulate` times an order of yours, and `verify` says what is wrong with one.
+A `Problem` says what the stages or layers of a model take. `find_plan` searches placement, cut and order,
+`plan` an order alone, `lower_bound` says what no order can beat, `simulate` times an order of yours,
+and `verify` says what is wrong with one.
 `docs/python.md` of zbpp has an example.
 """
 
@@ -10,20 +11,20 @@ from zbpp._library import Error, version
 from zbpp._model import (
     Fault,
     Layer,
-    LayeredProblem,
     Pass,
     Plan,
     Policy,
     Problem,
     Progress,
+    Replicas,
     Stage,
     Transfer,
 )
 from zbpp._planner import (
-    auto_plan,
     csv,
+    find_plan,
+    find_plans,
     lower_bound,
-    partition,
     plan,
     policies,
     simulate,
@@ -36,18 +37,18 @@ __all__ = [
     "Error",
     "Fault",
     "Layer",
-    "LayeredProblem",
     "Pass",
     "Plan",
     "Policy",
     "Problem",
     "Progress",
+    "Replicas",
     "Stage",
     "Transfer",
-    "auto_plan",
     "csv",
+    "find_plan",
+    "find_plans",
     "lower_bound",
-    "partition",
     "plan",
     "policies",
     "simulate",

@@ -66,15 +66,14 @@ def _load() -> ctypes.CDLL:
     control = ctypes.c_void_p
     for name, *arguments in (
         ("plan", Text, Text, ctypes.c_double, ctypes.c_uint64, control),
-        ("partition", Text, Text, ctypes.c_int, ctypes.c_double, ctypes.c_uint64, control),
-        ("auto_plan", Text, ctypes.c_int, ctypes.c_double, ctypes.c_uint64, control),
+        ("find_plan", Text, Text, control),
+        ("find_plans", Text, ctypes.POINTER(ctypes.c_int64), ctypes.c_size_t, Text, control),
         ("policies",),
         ("simulate", Text, Text, Text),
         ("lower_bound", Text),
         ("verify", Text, Text),
         ("verify_plan", Text),
         ("read_problem", Text),
-        ("read_layers", Text),
         ("read_plan", Text),
         ("csv", Text, ctypes.c_int),
         ("svg", ctypes.POINTER(Text), ctypes.c_size_t, ctypes.c_int),

@@ -53,27 +53,57 @@ class Transfer:
 
 
 @dataclass(frozen=True)
+class Replicas:
+    """Pipelines like this one that train beside it, which add up the gradients of each stage.
+
+    A message between them takes `latency + time_per_size * size`. With `shards_optimizer` each steps a
+    share of a stage and keeps the state of the optimizer for it alone.
+    """
+
+    count: int
+    latency: float = 0
+    time_per_size: float = 0
+    shards_optimizer: bool = False
+
+
+Layer = Stage
+"""What a stage of one layer alone would take."""
+
+
+@dataclass(frozen=True)
 class Problem:
     """A model on its ranks: what is to be planned.
 
-    `stages` has one entry for all stages, or one for each. `placement` is "linear", "looped" (with
-    `chunks` per rank), "v", or the rank of every stage. `transfer` is one time for all pairs of
-    ranks, rows [from][to], or a `Transfer`. `memory_limit` is one for all ranks, a list with one for
-    each, or None. `time_unit` is "ns", "us", "ms" or "s". `microbatch_factors` has one number for
-    each microbatch, by which its times are multiplied, or is None where all are of one size.
+    It states either `stages`, with one entry for all stages or one for each, or `layers`, with one entry
+    for each from the input on. A list may hold one object many times, as in
+    `[embedding] + 32 * [block] + [head]`. Layers are cut into stages of nearly equal times, unless
+    `first_layer` has the first layer of each stage, and `recompute` whether it recomputes; `find_plan`
+    searches for the cut.
+
+    `placement` is "linear", "looped" (with `chunks` per rank), "v", or the rank of every stage.
+    `transfer` is one time for all pairs of ranks, rows [from][to], or a `Transfer`. `memory_limit` is one
+    for all ranks, a list with one for each, or None. `time_unit` is "ns", "us", "ms" or "s".
+    `microbatch_factors` has one number for each microbatch, by which its times are multiplied, or is None
+    where all are of one size. `rank_speeds`, beside layers, has one number for each rank: at 0.5 all takes
+    twice as long there.
 
     A problem is checked where it is used.
     """
 
     ranks: int
     microbatches: int
-    stages: Sequence[Stage]
+    stages: Union[Sequence[Stage], None] = None
     placement: Union[str, Sequence[int]] = "linear"
     chunks: int | None = None
     transfer: Union[float, Table, Transfer] = 0
     memory_limit: Union[int, Sequence[int], None] = None
     time_unit: str = "ms"
     microbatch_factors: Sequence[float] | None = None
+    layers: Union[Sequence[Layer], None] = None
+    rank_speeds: Sequence[float] | None = None
+    replicas: Replicas | None = None
+    first_layer: Sequence[int] | None = None
+    recompute: Sequence[bool] | None = None
 
     @staticmethod
     def from_json(text: str) -> Problem:
@@ -82,52 +112,17 @@ class Problem:
 
     def to_json(self) -> str:
         """Writes the problem. The library says what is wrong with a value when the text is used."""
-        return _json_of(self)
+        return json_of("problem", vars(self))
 
 
-Layer = Stage
-"""What a stage of one layer alone would take."""
-
-
-@dataclass(frozen=True)
-class LayeredProblem:
-    """A model as its layers, from the input on, before they are cut into stages.
-
-    `layers` has one entry for each layer; a list may hold one object many times, as in
-    `[embedding] + 32 * [block] + [head]`. All else is as in `Problem`. It is checked where it is
-    used.
-    """
-
-    ranks: int
-    microbatches: int
-    layers: Sequence[Layer]
-    placement: Union[str, Sequence[int]] = "linear"
-    chunks: int | None = None
-    transfer: Union[float, Table, Transfer] = 0
-    memory_limit: Union[int, Sequence[int], None] = None
-    time_unit: str = "ms"
-
-    @staticmethod
-    def from_json(text: str) -> LayeredProblem:
-        """Reads a problem of layers. Raises Error where the text is none."""
-        read = json.loads(_library.call("read_layers", _library.Text(text)))
-        layers: list[Layer] = []
-        for entry in read["layers"]:
-            layers += entry.pop("count", 1) * [Layer(**entry)]
-        return LayeredProblem(**_with_transfer(dict(read, layers=layers)))
-
-    def to_json(self) -> str:
-        """Writes the problem. The library says what is wrong with a value when the text is used."""
-        return _json_of(self)
-
-
-def _json_of(problem: Union[Problem, LayeredProblem]) -> str:
+def json_of(name: str, values: dict[str, object]) -> str:
+    """Writes values as an object of JSON, without those that are None. `name` says what they are."""
     try:
-        return json.dumps(_plain(problem))
+        return json.dumps(_plain(values))
     except RecursionError:
-        raise Error("problem: found a list in itself; expected numbers") from None
+        raise Error(f"{name}: found a list in itself; expected numbers") from None
     except ValueError as wrong:  # Python writes no number of more than 4300 digits
-        raise Error(f"problem: {wrong}") from None
+        raise Error(f"{name}: {wrong}") from None
 
 
 def _plain(value: object) -> object:
@@ -135,8 +130,10 @@ def _plain(value: object) -> object:
 
     What JSON cannot hold becomes a string, which the library refuses with the place where it stands.
     """
-    if isinstance(value, (Problem, LayeredProblem, Stage, Transfer)):
-        return {name: _plain(one) for name, one in vars(value).items() if one is not None}
+    if isinstance(value, (Stage, Transfer, Replicas)):
+        value = vars(value)
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items() if one is not None}
     if isinstance(value, (str, bool)):
         return value
     if isinstance(value, numbers.Integral):
@@ -151,14 +148,13 @@ def _plain(value: object) -> object:
 
 
 def _problem_of(read: dict) -> Problem:
-    stages = [Stage(**stage) for stage in read["stages"]]
-    return Problem(**_with_transfer(dict(read, stages=stages)))
-
-
-def _with_transfer(read: dict) -> dict:
-    if isinstance(read["transfer"], dict):
-        read["transfer"] = Transfer(**read["transfer"])
-    return read
+    for key in ("stages", "layers"):
+        if key in read:
+            read[key] = [one for entry in read[key] for one in entry.pop("count", 1) * [Stage(**entry)]]
+    for key, kind in (("transfer", Transfer), ("replicas", Replicas)):
+        if isinstance(read.get(key), dict):
+            read[key] = kind(**read[key])
+    return Problem(**read)
 
 
 class Pass(NamedTuple):
@@ -176,7 +172,7 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """An order of passes with its times, and what is said of it; made by `plan` and `simulate`.
+    """An order of passes with its times, and what is said of it.
 
     Times are in the unit of the problem. Plans are equal when their texts are.
     """
@@ -186,7 +182,7 @@ class Plan:
     policy: str = field(init=False, compare=False)
     """The title of the policy that made it."""
     problem: Problem = field(init=False, repr=False, compare=False)
-    """What is planned; `auto_placement` puts it onto another placement."""
+    """What is planned: its stages, on the placement that was chosen."""
     cost: float = field(init=False, compare=False)
     """The time of one step."""
     period: float = field(init=False, compare=False)
@@ -206,7 +202,7 @@ class Plan:
 
     first_layer: Union[tuple[int, ...], None] = field(init=False, repr=False, compare=False)
     """The first layer of each stage, of a plan that cuts layers into stages; else None. The stages
-    that recompute are those of `problem` that state a time for it."""
+    that recompute are then those of `problem` that state a time for it."""
 
     def __post_init__(self) -> None:
         read = json.loads(_library.call("read_plan", _library.Text(self.text)))
@@ -276,7 +272,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy that `plan` knows."""
+    """A policy that comes with the library."""
 
     name: str
     title: str

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import operator
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Union
 
 from zbpp import _model
 from zbpp._library import Error, Search, Text, call
-from zbpp._model import Fault, LayeredProblem, Plan, Policy, Problem, Progress
+from zbpp._model import Fault, Plan, Policy, Problem, Progress
 
 _NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+_SEPARATOR = re.compile(r"[\s,]*")
 _POLL_SECONDS = 0.05  # how often a search is looked at; often enough for people
 
 
@@ -25,13 +29,13 @@ def plan(
     stop: threading.Event | None = None,
     progress: Callable[[Progress], object] | None = None,
 ) -> Plan:
-    """Plans a problem with a policy: the name or title of one of `policies()`.
+    """Orders the passes of a problem on its own placement and cut.
 
-    Every policy that searches takes at most about `seconds` of a machine that places a pass in
-    50 ns, in all: over all placements with auto_placement, with proofs, and with what saves memory.
-    The budget is counted in passes, so the same problem, budget and seed give the same plan on any
-    machine. Setting `stop` ends a search, and the plan is the best so far. `progress` is called some
-    times a second by the thread that called `plan`, once a search tells how far it is.
+    `policy` is the name or title of one of `policies()`. One that searches takes at most about `seconds`
+    of a machine that places a pass in 50 ns, with proofs, and with what saves memory. The budget is
+    counted in passes, so the same problem, budget and seed give the same plan on any machine. Setting
+    `stop` ends a search, and the plan is the best so far. `progress` is called some times a second by the
+    thread that called `plan`, once a search tells how far it is.
 
     Other threads run meanwhile. What a signal handler or `progress` raises, such as
     KeyboardInterrupt, ends the search and comes out of this call.
@@ -39,74 +43,122 @@ def plan(
     Raises Error when the problem is wrong, when the policy cannot schedule it, or when the plan does
     not fit the memory limits.
     """
-    asked = _text_of(problem)
-    return _search("plan", problem, (asked, Text(_string(policy, "policy"))), seconds, seed, stop, progress)
-
-
-def partition(
-    problem: LayeredProblem,
-    policy: str,
-    *,
-    schedules: int = 0,
-    seconds: float = 2.5,
-    seed: int = 3,
-    stop: threading.Event | None = None,
-    progress: Callable[[Progress], object] | None = None,
-) -> Plan:
-    """Cuts layers into stages for a policy, on the placement of the problem.
-
-    It also chooses the stages that recompute, where there are memory limits. The plan has the first
-    layer of each stage. The policy is asked for up to `schedules` orders; 0 stands for 1000, or for
-    100 of a policy that searches. Such a policy shares half of `seconds` among the cuts, and has
-    the other half for the best of them. `stop` and `progress` are as in `plan`.
-
-    Raises Error when the problem is wrong, when the policy does not take it, or when no cut that was
-    tried fits the memory limits.
-    """
-    if not isinstance(schedules, int) or not 0 <= schedules < 2**31:
-        raise Error(f"schedules: found {schedules!r:.60}; expected a whole number from 0 to 2^31 - 1")
-    arguments = (_text_of(problem, LayeredProblem), Text(_string(policy, "policy")), schedules)
-    return _search("partition", problem, arguments, seconds, seed, stop, progress)
-
-
-def auto_plan(
-    problem: LayeredProblem,
-    *,
-    seconds: float = 10,
-    seed: int = 3,
-    most_chunks: int = 8,
-    stop: threading.Event | None = None,
-    progress: Callable[[Progress], object] | None = None,
-) -> Plan:
-    """Searches placement, layers of each stage, stages that recompute and order at once.
-
-    Looped placements have up to `most_chunks` stages per rank. `problem` of the plan has the
-    placement that was chosen, and the plan the first layer of each stage. All else is as in `plan`.
-
-    Raises Error when the problem is wrong, or when nothing that was tried fits the memory limits.
-    """
-    if not isinstance(most_chunks, int) or not 0 <= most_chunks < 2**31:
-        raise Error(f"most_chunks: found {most_chunks!r:.60}; expected a whole number of at least 2")
-    arguments = (_text_of(problem, LayeredProblem), most_chunks)
-    return _search("auto_plan", problem, arguments, seconds, seed, stop, progress)
-
-
-def _search(
-    name: str,
-    problem: Union[Problem, LayeredProblem],
-    arguments: tuple,
-    seconds: float,
-    seed: int,
-    stop: threading.Event | None,
-    progress: Callable[[Progress], object] | None,
-) -> Plan:
-    """Calls `zbpp_<name>`, a search, in the background."""
     if not isinstance(seed, int) or not 0 <= seed < 2**64:
         raise Error(f"seed: found {seed!r:.60}; expected a whole number from 0 to 2^64 - 1")
     try:
         budget = float(seconds)
     except (TypeError, ValueError, OverflowError):
         raise Error(f"seconds: found {seconds!r:.60}; expected a number") from None
+    arguments = (_text_of(problem), Text(_string(policy, "policy")), budget, seed)
+    return Plan(_search("plan", problem, arguments, stop, progress))
+
+
+def find_plan(
+    problem: Problem,
+    *,
+    placement: Union[str, Sequence[int], None] = None,
+    chunks: int | None = None,
+    first_layer: Sequence[int] | None = None,
+    recompute: Sequence[bool] | None = None,
+    policy: str | None = None,
+    most_chunks: int = 8,
+    most_cuts: int = 0,
+    most_memory_for: float = 0,
+    seconds: float = 10,
+    seed: int = 3,
+    stop: threading.Event | None = None,
+    progress: Callable[[Progress], object] | None = None,
+) -> Plan:
+    """Finds the cheapest plan within every memory limit: placement, cut, stages that recompute, and order.
+
+    What is given stays, and all else is searched at once. `placement` and `chunks` are as in `Problem`,
+    and so are `first_layer` and `recompute`, which need a placement. Without a placement, that of the
+    problem, linear, V, and looped ones with up to `most_chunks` stages per rank are tried. A problem of
+    stages is cut at its stages, or at their halves where ranks have fewer than two.
+
+    With `policy`, the name or title of one of `policies()`, the cuts are searched for which its order
+    costs least. It is asked for up to `most_cuts` orders on each placement; 0 stands for 1000, or for 100
+    of a policy that searches. Without one, a plan may cost more by the share `most_memory_for`, from 0 to
+    1, where it takes less memory for that.
+
+    `problem` of the plan has the placement, and `first_layer` the cut. Budget, `stop` and `progress` are
+    as in `plan`.
+
+    Raises Error when a value is wrong, when the policy takes no placement that is tried, or when nothing
+    that was tried fits the memory limits.
+    """
+    choices = _text_of_choices(
+        placement=placement,
+        chunks=chunks,
+        first_layer=first_layer,
+        recompute=recompute,
+        policy=policy,
+        most_chunks=most_chunks,
+        most_cuts=most_cuts,
+        most_memory_for=most_memory_for,
+        seconds=seconds,
+        seed=seed,
+    )
+    return Plan(_search("find_plan", problem, (_text_of(problem), choices), stop, progress))
+
+
+def find_plans(
+    problem: Problem,
+    limits: Sequence[int],
+    *,
+    placement: Union[str, Sequence[int], None] = None,
+    chunks: int | None = None,
+    first_layer: Sequence[int] | None = None,
+    recompute: Sequence[bool] | None = None,
+    policy: str | None = None,
+    most_chunks: int = 8,
+    most_cuts: int = 0,
+    most_memory_for: float = 0,
+    seconds: float = 10,
+    seed: int = 3,
+    stop: threading.Event | None = None,
+    progress: Callable[[Progress], object] | None = None,
+) -> list[Plan]:
+    """Finds the cheapest plan for each of several memory limits, in place of the problem's own.
+
+    Each gets the whole budget; all else is as in `find_plan`. Returns one plan for each limit that fits,
+    ascending; the limit is that of `problem` of the plan. With more memory no plan costs more.
+    `plan_seconds` of each is how long all of them took.
+
+    Raises Error when a value is wrong.
+    """
+    choices = _text_of_choices(
+        placement=placement,
+        chunks=chunks,
+        first_layer=first_layer,
+        recompute=recompute,
+        policy=policy,
+        most_chunks=most_chunks,
+        most_cuts=most_cuts,
+        most_memory_for=most_memory_for,
+        seconds=seconds,
+        seed=seed,
+    )
+    sizes = _sizes(limits)
+    arguments = (_text_of(problem), (ctypes.c_int64 * len(sizes))(*sizes), len(sizes), choices)
+    text = _search("find_plans", problem, arguments, stop, progress)
+    plans = []
+    at = 1  # after the bracket
+    while text[at] != "]":  # times stay exact where texts are not written again
+        end = json.JSONDecoder().raw_decode(text, at)[1]
+        plans.append(Plan(text[at:end] + "\n"))
+        at = _SEPARATOR.match(text, end).end()
+    return plans
+
+
+def _search(
+    name: str,
+    problem: Problem,
+    arguments: tuple,
+    stop: threading.Event | None,
+    progress: Callable[[Progress], object] | None,
+) -> str:
+    """Calls `zbpp_<name>`, a search, in the background, and returns its answer."""
     search = Search()
 
     def look() -> None:
@@ -118,17 +170,15 @@ def _search(
                 unit = _NANOSECONDS[problem.time_unit]
                 progress(Progress(cost / unit, bound / unit, spent))
 
-    return Plan(
-        _in_background(
-            lambda: call(name, *arguments, budget, seed, search.handle),
-            search.stop,
-            look if stop is not None or progress is not None else None,
-        )
+    return _in_background(
+        lambda: call(name, *arguments, search.handle),
+        search.stop,
+        look if stop is not None or progress is not None else None,
     )
 
 
 def policies() -> list[Policy]:
-    """Returns the policies that `plan` knows."""
+    """Returns the policies that come with the library."""
     return [Policy(**one) for one in json.loads(call("policies"))]
 
 
@@ -195,10 +245,24 @@ def _string(given: object, name: str) -> str:
     return given
 
 
-def _text_of(problem: object, kind: type = Problem) -> Text:
-    if not isinstance(problem, kind):
-        raise Error(f"problem: found {problem!r:.60}; expected a zbpp.{kind.__name__}")
+def _sizes(limits: Sequence[int]) -> list[int]:
+    try:
+        sizes = [operator.index(one) for one in limits]
+    except TypeError:
+        sizes = [-1]
+    if not all(0 <= one < 2**63 for one in sizes):
+        raise Error(f"limits: found {limits!r:.60}; expected whole numbers from 0 to 2^63 - 1")
+    return sizes
+
+
+def _text_of(problem: object) -> Text:
+    if not isinstance(problem, Problem):
+        raise Error(f"problem: found {problem!r:.60}; expected a zbpp.Problem")
     return Text(problem.to_json())
+
+
+def _text_of_choices(**choices: object) -> Text:
+    return Text(_model.json_of("choices", choices))
 
 
 def _in_background(

@@ -3,8 +3,7 @@
 // The C++ blocks of docs/adapting.md.
 
 // [train
-#include <zbpp/plan.hpp>
-#include <zbpp/runtime/adaptive_pipeline.hpp>
+#include <zbpp/adapt/replanner.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <iostream>
@@ -16,10 +15,11 @@ namespace docs_adapting {
 // [train
 template <class Stages>
 void train(zbpp::plan const& first, Stages& stages, int steps) {
-  zbpp::replan_settings settings;
-  settings.on_report = [](std::string const& line) { std::cout << line << '\n'; };
-  zbpp::adaptive_pipeline pipe{first, zbpp::threads{}, stages, settings};
-  for (int i = 0; i < steps; ++i) std::cout << pipe.step().loss() << '\n';
+  zbpp::pipeline pipe{first, zbpp::threads{}, stages};
+  zbpp::replanner again(
+      pipe, {.least_gain = 0.05}, [](std::string const& line) { std::cout << line << '\n'; });
+  for (int i = 0; i < steps; ++i)
+    if (auto const better = again.after(pipe.step())) pipe.take(*better);
 }
 // train]
 

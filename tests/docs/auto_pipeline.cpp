@@ -3,8 +3,8 @@
 // The C++ blocks of docs/auto_pipeline.md.
 
 // [train
+#include <zbpp/adapt/auto_pipeline.hpp>
 #include <zbpp/plan.hpp>
-#include <zbpp/runtime/auto_pipeline.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <iostream>
@@ -15,7 +15,7 @@ namespace docs_auto_pipeline {
 
 // [train
 template <class Make>
-void train(zbpp::layered_problem const& stated, Make const& copies, Make const& layers, int steps) {
+void train(zbpp::problem const& stated, Make const& copies, Make const& layers, int steps) {
   auto const model = zbpp::measure_layers(stated, zbpp::threads{}, copies);
   zbpp::auto_settings settings;
   settings.on_report = [](std::string const& line) { std::cout << line << '\n'; };
@@ -27,7 +27,7 @@ void train(zbpp::layered_problem const& stated, Make const& copies, Make const& 
 // [by_hand
 inline zbpp::auto_settings by_hand() {
   return {
-      .plan = {.placement = zbpp::placement::v_shape(4), .policy = "zb_v"},
+      .plan = {.placement = zbpp::placement::v_shape(4), .policy = zbpp::zb_v{}},
       .replan = std::nullopt};  // the plan stays
 }
 // by_hand]

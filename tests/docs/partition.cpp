@@ -13,27 +13,26 @@ namespace docs_partition {
 
 // [cut_and_plan
 zbpp::plan cut_and_plan(std::vector<zbpp::layer_costs> layers) {
-  zbpp::layered_problem const model(
-      zbpp::placement::linear(8),
-      32,
+  zbpp::problem const model(
       std::move(layers),
-      zbpp::from_milliseconds(0.4),
-      {zbpp::bytes{80} << 30});
-  auto found = zbpp::partition(model, zbpp::zb_h1{});  // the policy that will order the passes
-  return zbpp::make_plan("ZB-H1", std::move(found.schedule), std::move(found.problem));
+      {.ranks = 8,
+       .microbatches = 32,
+       .transfer = zbpp::from_milliseconds(0.4),
+       .memory_limits = {zbpp::bytes{80} << 30}});
+  return make_plan(find_plan(model, {.policy = zbpp::zb_h1{}}));  // what will order the passes
 }
 // cut_and_plan]
 
 // [plan_all
 zbpp::plan plan_all(std::vector<zbpp::layer_costs> layers) {
-  zbpp::layered_problem const model(  // the placement says how many ranks there are
-      zbpp::placement::linear(8),
-      32,
+  zbpp::problem const model(
       std::move(layers),
-      zbpp::from_milliseconds(0.4),
-      {zbpp::bytes{80} << 30});
-  auto found = zbpp::auto_plan{}(model);  // found.problem has the placement that was chosen
-  return zbpp::make_plan("auto-plan", std::move(found.schedule), std::move(found.problem));
+      {.ranks = 8,
+       .microbatches = 32,
+       .transfer = zbpp::from_milliseconds(0.4),
+       .memory_limits = {zbpp::bytes{80} << 30}});
+  zbpp::found_plan const found = find_plan(model);  // placement, cut and order; all are searched
+  return make_plan(found);
 }
 // plan_all]
 

@@ -8,7 +8,6 @@
 #include <zbpp/zbpp.hpp>
 
 #include <iostream>
-#include <utility>
 #include <vector>
 
 // plan_measured]
@@ -16,10 +15,12 @@ namespace docs_planner {
 
 // [plan_measured
 zbpp::plan plan_measured(zbpp::problem const& measured) {
-  zbpp::greedy_auto const planner{.search = {.seconds = 1}};  // budget; 2.5 by default
-  zbpp::found_plan found = planner.find(measured);
+  auto const found = find_plan(
+      measured,
+      {.placement = measured.placement(),  // else others are searched, too
+       .seconds = 1});                     // budget; 10 by default
   if (found.is_optimal()) std::cout << "proved, by " << to_string(found.bound.rule) << '\n';
-  return zbpp::make_plan("greedy-auto", std::move(found.schedule), measured);
+  return make_plan(found);
 }
 // plan_measured]
 

@@ -5,15 +5,12 @@
 // [best_plan
 #include <zbpp/plan.hpp>
 
-#include <utility>
-
 // best_plan]
 namespace docs_schedules {
 
 // [best_plan
 zbpp::plan best_plan(zbpp::problem const& measured) {
-  auto found = zbpp::auto_placement{.search = {.seconds = 1}}(measured);
-  return zbpp::make_plan("auto_placement", std::move(found.schedule), std::move(found.problem));
+  return make_plan(find_plan(measured, {.seconds = 1}));
 }
 // best_plan]
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems that several tests plan."""
+"""Problems that several tests plan, and what zbpp-plan makes of them."""
 
 import os
 import random
+import re
+import subprocess
 
 import pytest
 
@@ -28,3 +30,20 @@ def problem(placement="linear", ranks=4, microbatches=8, **more):
 def endless():
     """A problem whose search does not meet its lower bound, so that only the budget or a stop ends it."""
     return problem(memory_limit=30)
+
+
+needs_zbpp_plan = pytest.mark.skipif("ZBPP_PLAN" not in os.environ, reason="zbpp-plan is not built")
+
+
+def by_zbpp_plan(asked, *options):
+    """How zbpp-plan ends that plans a problem, with the plan on standard output."""
+    return subprocess.run(
+        [os.environ["ZBPP_PLAN"], "--problem", "-", "--json", "-", "--seconds", "0.01", "--seed", "7", *options],
+        input=asked.to_json(),
+        capture_output=True,
+        text=True,
+    )
+
+
+def without_seconds(text):
+    return re.sub(r'"plan_seconds": .*', "", text)

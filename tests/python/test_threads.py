@@ -61,8 +61,8 @@ def test_two_threads_search_while_a_third_waits():
         assert least <= found.lower_bound <= found.cost
 
 
-@pytest.mark.parametrize("policy", ["greedy_auto", "auto_placement"])
-def test_ctrl_c_ends_a_search(policy):
+@pytest.mark.parametrize("find", [zbpp.plan, zbpp.find_plan])
+def test_ctrl_c_ends_a_search(find):
     def interrupt():
         while not any(one.is_alive() for one in searches()):
             pass
@@ -72,7 +72,7 @@ def test_ctrl_c_ends_a_search(policy):
         sender = threading.Thread(target=interrupt)
         sender.start()
         with pytest.raises(KeyboardInterrupt):
-            zbpp.plan(endless(), policy, seconds=DAYS)
+            find(endless(), seconds=DAYS)
         sender.join()
         for thread in searches():
             thread.join()

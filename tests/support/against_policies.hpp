@@ -67,17 +67,17 @@ struct better_policy {
 /// @return the policies of the registry that beat greedy_auto on a problem within its limits
 [[nodiscard]] inline std::vector<better_policy> better_policies(
     std::uint64_t seed, problem const& problem, search_settings const& search) {
-  auto const found = greedy_auto{.search = search}.find(problem);
+  auto const found = detail::find_order(problem, search, 0);
   auto const memory = [&](schedule const& order) {
     return memory_use_of(detail::memory_of(order, problem), problem);
   };
   auto const of_found = memory(found.schedule);
   std::vector<better_policy> better;
-  for (auto const& policy : builtin_policies(search)) {
+  for (auto const& policy : builtin_policies()) {
     if (policy.name() == greedy_auto::name) continue;
     std::optional<schedule> order;
     try {
-      order = policy(problem);
+      order = policy(problem, search);
     } catch (error const& e) {
       if (e.code() != errc::unsupported_problem) throw;
       continue;

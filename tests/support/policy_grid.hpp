@@ -5,15 +5,8 @@
 #pragma once
 
 #include <zbpp/model/problem.hpp>
-#include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/registry.hpp>
-#include <zbpp/planner/search.hpp>
-#include <zbpp/policy/dualpipe_v.hpp>
-#include <zbpp/policy/interleaved.hpp>
-#include <zbpp/policy/one_chunk.hpp>
-#include <zbpp/policy/stp.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 #include <support/thinned.hpp>
 
@@ -47,30 +40,15 @@ namespace zbpp::test {
   return result;
 }
 
-/// The policies that tests go through: the built-in ones, with searches that are over at once, and
-/// ZB-V with its own order. `greedy_auto`, which takes everything, has tests of its own.
+/// The policies that tests go through: the built-in ones, with searches that are over at once.
+/// `greedy_auto`, which takes everything, has tests of its own.
 [[nodiscard]] inline std::vector<any_policy> grid_policies() {
-  search_settings const brief{.seconds = 0};
-  return {
-      gpipe{},
-      one_f_one_b{},
-      interleaved{},
-      grouped_interleaved{},
-      interleaved_zb{.search = brief},
-      zb_h1{},
-      zb_h2{},
-      zb_v{},
-      v_half{.search = brief},
-      v_min{.search = brief},
-      dualpipe_v{},
-      stp{}};
-}
-
-/// Whether a policy of the grid searches without being asked to, which takes its time on many
-/// ranks.
-[[nodiscard]] inline bool is_search(any_policy const& policy) {
-  auto const name = policy.name();
-  return name == "interleaved_zb" || name == "v_half" || name == "v_min";
+  std::vector<any_policy> all;
+  for_each_policy([&]<class Policy>(Policy policy) {
+    if constexpr (requires { policy.search; }) policy.search.seconds = 0;
+    if (Policy::name != greedy_auto::name) all.emplace_back(policy);
+  });
+  return all;
 }
 
 /// Whether the documentation of a policy of the grid says that it schedules a problem.
@@ -116,7 +94,7 @@ void for_each_case(std::vector<int> const& ranks, Visit visit) {
       for (int m : microbatch_counts(p)) {
         problem const problem(placement, m, uneven_costs(), 87);
         for (auto const& policy : policies)
-          if (p <= 8 || !is_search(policy)) visit(policy, problem);
+          if (p <= 8 || !policy.searches()) visit(policy, problem);
       }
 }
 

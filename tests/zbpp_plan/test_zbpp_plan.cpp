@@ -10,6 +10,7 @@
 #include <zbpp/io/explanation_text.hpp>
 #include <zbpp/json/json.hpp>
 #include <zbpp/nccl/device_needs.hpp>
+#include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/registry.hpp>
@@ -64,18 +65,9 @@ words const small = join({"--ranks", "4", "--microbatches", "8"}, times);
 words const with_sizes = join(small, {"--activation", "1000", "--weight-gradient-input", "500"});
 words const sized = join(with_sizes, {"--seconds", "0.01"});
 
-words planner_names() {
+words policy_names() {
   words names;
   for (auto const& policy : builtin_policies()) names.emplace_back(policy.name());
-  for (std::string const name : {"greedy_auto", "auto_placement"})
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-  return names;
-}
-
-// Those, and the one that needs layers.
-words listed_names() {
-  auto names = planner_names();
-  names.emplace_back("auto_plan");
   return names;
 }
 
@@ -128,7 +120,7 @@ TEST_CASE("the option list tells every policy on a line", "[zbpp-plan]") {
   CHECK(found.err.empty());
   std::set<std::string> names;
   for (auto const& line : lines_of(found.out)) names.insert(line.substr(0, line.find(' ')));
-  auto const expected = listed_names();
+  auto const expected = policy_names();
   CHECK(names == std::set<std::string>(expected.begin(), expected.end()));
   CHECK(lines_of(found.out).size() == expected.size());
 }
@@ -175,24 +167,24 @@ TEST_CASE("what is written is true, and what was asked for", "[zbpp-plan]") {
     problem const problem{
         placement, 2 * placement.ranks(), costs, test::random_transfer(values, placement.ranks())};
     auto const file = folder.write("problem.json", json::write_problem(problem));
-    for (auto const& name : planner_names()) {
+    for (auto const& name : join(policy_names(), {"none"})) {
       INFO(name << " on " << placement.name());
       auto const found =
           run(folder,
-              {"--policy",
-               name,
-               "--problem",
-               file,
-               "--seconds",
-               "0.005",
-               "--json",
-               "-",
-               "--csv",
-               folder / "order.csv",
-               "--svg",
-               folder / "order.svg",
-               "--trace",
-               folder / "trace.json"});
+              join(
+                  name == "none" ? words{} : words{"--policy", name},
+                  {"--problem",
+                   file,
+                   "--seconds",
+                   "0.005",
+                   "--json",
+                   "-",
+                   "--csv",
+                   folder / "order.csv",
+                   "--svg",
+                   folder / "order.svg",
+                   "--trace",
+                   folder / "trace.json"}));
       if (found.status != 0) {
         CHECK(found.status == 2);  // the wrong placement
         CHECK(lines_of(found.err).size() == 1);
@@ -202,7 +194,10 @@ TEST_CASE("what is written is true, and what was asked for", "[zbpp-plan]") {
       CHECK(found.err.empty());
       auto const said = json::read_plan(found.out);
       CHECK(json::check_claims(said).empty());
-      if (name != "auto_placement") CHECK(said.problem == problem);
+      if (name != "none") {
+        CHECK(said.problem == problem);
+        CHECK(said.schedule == find_policy(name)(problem, {.seconds = 0.005}));
+      }
       auto const order = schedule_from_csv(
           read_file(folder / "order.csv"),
           said.problem.placement(),
@@ -342,7 +337,7 @@ TEST_CASE("a plan answers in the unit of its problem", "[zbpp-plan]") {
 TEST_CASE("bad input is refused in one line", "[zbpp-plan]") {
   auto const plan = join({"--policy", "zb_h1"}, small);
   auto const with = [&](words const& more) { return join(plan, more); };
-  check_refused({}, "--policy is missing");
+  check_refused({}, "--ranks is missing; it or --problem FILE is needed");
   check_refused({"--policy"}, "--policy: expected one value");
   check_refused(join({"--policy", ""}, small), "--policy");
   check_refused(join({"--policy", "fastest"}, small), "no policy is called 'fastest'; there are");
@@ -448,7 +443,7 @@ TEST_CASE("sweeps without sense are refused", "[zbpp-plan]") {
     check_refused(join({"--sweep-memory", bad}, sized), "--sweep-memory: found '");
   check_refused(
       join({"--sweep-memory", "1:2:2", "--policy", "zb_h1"}, sized),
-      "greedy_auto or auto_placement");
+      "expected greedy_auto, which keeps memory limits, or no policy");
   check_refused(join({"--sweep-memory", "1:2:2"}, small), "--activation is missing");
 }
 
@@ -467,10 +462,10 @@ TEST_CASE("the examples of the help run in their order, one for each task", "[zb
     commands.back() += line.substr(begin, line.size() - begin - (goes_on ? 1 : 0));
   }
   for (std::string const task :
-       {"--policy", "--compare", "--check", "--explain", "--sweep-memory", "--list"})
+       {"--policy", "--layers", "--compare", "--check", "--explain", "--sweep-memory", "--list"})
     CHECK(std::count_if(commands.begin(), commands.end(), [&](std::string const& command) {
             return contains(command, " " + task);
-          }) == (task == "--policy" || task == "--compare" ? 2 : 1));
+          }) == (task == "--compare" ? 3 : 1));
   for (auto const& command : commands) {
     INFO(command);
     REQUIRE(command.starts_with("zbpp-plan "));
@@ -531,11 +526,12 @@ TEST_CASE("bash completes options, policies, placements and files", "[zbpp-plan]
   std::sort(options.begin(), options.end());
   CHECK(offered("--") == options);
   CHECK(offered("--ranks 4 --back") == words{"--backward-input", "--backward-weight"});
-  auto policies = listed_names();
+  auto policies = policy_names();
   std::sort(policies.begin(), policies.end());
   CHECK(offered("--policy ''") == policies);
   CHECK(offered("--policy = zb_h") == words{"zb_h1", "zb_h2"});
   CHECK(offered("--compare gpipe,zb_h") == words{"gpipe,zb_h1", "gpipe,zb_h2"});
+  CHECK(offered("--compare all,f") == words{"all,find_plan"});
   CHECK(offered("--placement l") == words{"linear", "looped"});
   for (std::string const option :
        {"--check",
@@ -754,14 +750,17 @@ TEST_CASE("where nothing fits, the least that would is told", "[zbpp-plan]") {
       bool const takes = run(folder, asked).status == 0;
       CHECK(run(folder, join({"--memory-limit", "3"}, asked)).status == (takes ? 3 : 2));
     }
-  auto const nowhere =
-      run(folder, join({"--policy", "auto_placement", "--memory-limit", "3"}, sized));
-  CHECK(nowhere.status == 3);
-  CHECK(nowhere.out.empty());
-  CHECK(contains(nowhere.err, "the least limit that works"));
-  auto const sweep = run(folder, join({"--sweep-memory", "1:9:2"}, sized));
-  CHECK(sweep.status == 3);
-  CHECK(contains(sweep.err, "the least limit that works"));
+  for (auto const& [more, least] :
+       {std::pair{words{}, "it fits when every limit is higher by "},
+        {words{"--placement", "v"}, "the least limit that works"}}) {
+    auto const nowhere = run(folder, join(join({"--memory-limit", "3"}, more), sized));
+    CHECK(nowhere.status == 3);
+    CHECK(nowhere.out.empty());
+    CHECK(contains(nowhere.err, least));
+    auto const sweep = run(folder, join(join({"--sweep-memory", "1:9:2"}, more), sized));
+    CHECK(sweep.status == 3);
+    CHECK(contains(sweep.err, least));
+  }
 }
 
 TEST_CASE("a comparison gives every policy a row", "[zbpp-plan]") {
@@ -866,11 +865,11 @@ TEST_CASE("each policy of a comparison is on the placement it needs", "[zbpp-pla
   auto const named = rows_of(join(
       {"--compare",
        "zb_h1@linear,interleaved@looped:4,interleaved@linear,greedy_auto@v,zb_v@linear,"
-       "greedy_auto@problem,auto_placement"},
+       "greedy_auto@problem,find_plan,find_plan@v"},
       small));
-  REQUIRE(named.size() == 7);
+  REQUIRE(named.size() == 8);
   for (auto const& [row, place] :
-       {std::pair{0, "linear"}, {1, "looped 4"}, {2, "linear"}, {3, "v"}, {5, "linear"}})
+       {std::pair{0, "linear"}, {1, "looped 4"}, {2, "linear"}, {3, "v"}, {5, "linear"}, {7, "v"}})
     CHECK(named[static_cast<std::size_t>(row)][1] == place);
   CHECK(named[1][2] == "16");
   CHECK(contains(named[4][8], "ZB-V needs a v placement"));
@@ -881,10 +880,60 @@ TEST_CASE("each policy of a comparison is on the placement it needs", "[zbpp-pla
       join({"--compare", "zb_v@looped:0"}, small), "--compare: found '0'; expected a whole");
   check_refused(
       join({"--compare", "zb_v@looped:99999"}, small), "expected a whole number from 1 to");
-  check_refused(
-      join({"--compare", "auto_placement@v"}, small), "auto_placement chooses the placement");
   check_refused(join({"--compare", "@v"}, small), "no policy is called ''");
-  check_refused(join({"--compare", "zb_h1,auto_plan"}, small), "auto_plan needs layers");
+  check_refused(join({"--compare", "all@v"}, small), "no policy is called 'all'");
+
+  // Without names all policies are compared that take so few microbatches.
+  auto const few = rows_of(join({"--compare"}, small));
+  CHECK(few == rows_of(join({"--compare", "all"}, small)));
+  std::set<std::string> compared;
+  for (auto const& row : few) {
+    compared.insert(row[0]);
+    CHECK(!row[3].empty());
+  }
+  auto applying = policy_names();
+  std::erase(applying, "stp");
+  CHECK(compared == std::set<std::string>(applying.begin(), applying.end()));
+  // One that lacks memory has a row that says so.
+  CHECK(rows_of(join({"--compare", "--memory-limit", "7000"}, sized)).size() == few.size());
+}
+
+TEST_CASE("without a policy all is searched that the options do not fix", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const planned = [&](words const& more) {
+    auto const found =
+        run(folder, join(join({"--json", "-", "--seconds", "0.1"}, more), with_sizes));
+    INFO(found.err);
+    REQUIRE(found.status == 0);
+    auto const plan = json::read_plan(found.out);
+    CHECK(json::check_claims(plan).empty());
+    return plan;
+  };
+  problem const stated{
+      placement::linear(4),
+      8,
+      stage_costs{
+          .forward = 10'000'000,
+          .backward_input = 10'000'000,
+          .backward_weight = 10'000'000,
+          .activation = 1000,
+          .weight_gradient_input = 500}};
+  auto const free = planned({});
+  auto const found = find_plan(stated, {.seconds = 0.1});
+  CHECK(free.schedule == found.schedule);
+  CHECK(std::ranges::equal(free.first_layer, found.problem.first_layer()));
+  CHECK(free.problem.placement() == placement::v_shape(4));  // takes the least memory
+  auto const fixed = planned({"--placement", "linear"});
+  CHECK(fixed.problem == stated);
+  CHECK(fixed.first_layer.empty());
+  CHECK(fixed.schedule == planned({"--policy", "greedy_auto"}).schedule);
+  auto const summary = run(folder, sized).out;
+  CHECK(contains(
+      summary, "\nhalves       1 1 1 1 1 1 1 1, of stages of the problem in each stage\n"));
+  CHECK(contains(summary, "\nbest cut     proved: no placement and no cut costs less\n"));
+  CHECK_FALSE(contains(run(folder, join({"--placement", "v"}, sized)).out, "best cut"));
+  check_refused(
+      join({"--policy", "auto_plan"}, small), "no policy is called 'auto_plan'; there are");
 }
 
 TEST_CASE("a comparison without a plan writes its outputs all the same", "[zbpp-plan]") {
@@ -939,24 +988,29 @@ TEST_CASE("layers of a file and of options make the same plan", "[zbpp-plan]") {
   costs.front().forward = 1'000'000;
   costs.front().backward_input = 0;
   costs.back().forward = costs.back().backward_input = costs.back().backward_weight = 9'000'000;
-  layered_problem const model(placement::linear(4), 8, costs, 500'000, {400});
-  auto const file = folder.write("model.json", json::write_layers(model, time_unit::microseconds));
-  for (std::string const policy : {"zb_h1", "greedy_auto", "auto_plan"}) {
-    INFO(policy);
-    auto const chosen = words{"--policy", policy, "--seconds", "0.02", "--json", "-"};
+  problem const model(
+      costs, {.ranks = 4, .microbatches = 8, .transfer = 500'000, .memory_limits = {400}});
+  auto const file = folder.write("model.json", json::write_problem(model, time_unit::microseconds));
+  for (auto const& policy :
+       {words{"--policy", "zb_h1"}, words{"--policy", "greedy_auto"}, words{}}) {
+    INFO(policy.size());
+    auto const searched = join(policy, {"--seconds", "0.02"});
+    auto const chosen = join(searched, {"--json", "-"});
     auto const given = run(folder, join(chosen, layers));
     INFO(given.err);
     REQUIRE(given.status == 0);
     auto const plan = json::read_plan(given.out);
     CHECK(json::check_claims(plan).empty());
-    CHECK(plan.problem == model.with(plan.first_layer));
+    auto const placed = with_cut(with_placement(model, plan.problem.placement()), plan.first_layer);
+    auto const stages = placed.all_costs();
+    CHECK(plan.problem == with_stages(placed, {stages.begin(), stages.end()}));
     auto unit = time_unit::seconds;
     auto const read =
         json::read_plan(run(folder, join(chosen, {"--problem", file})).out, "plan", &unit);
     CHECK(unit == time_unit::microseconds);
     CHECK(read.schedule == plan.schedule);
     CHECK(read.first_layer == plan.first_layer);
-    auto const summary = run(folder, {"--policy", policy, "--seconds", "0.02", "--problem", file});
+    auto const summary = run(folder, join(searched, {"--problem", file}));
     std::string counts;
     for (std::size_t s = 0; s < plan.first_layer.size(); ++s)
       counts += " " + std::to_string(
@@ -970,7 +1024,7 @@ TEST_CASE("layers of a file and of options make the same plan", "[zbpp-plan]") {
   auto const table =
       run(folder,
           {"--compare",
-           "zb_h1,zb_v,interleaved@looped:5,auto_plan",
+           "zb_h1,zb_v,interleaved@looped:5,find_plan",
            "--seconds",
            "0.02",
            "--problem",
@@ -989,24 +1043,19 @@ TEST_CASE("layers that cannot be planned are refused", "[zbpp-plan]") {
   scratch_folder const files;
   layer_costs const layer{
       .forward = 1000, .backward_input = 1000, .backward_weight = 1000, .activation = 10};
-  layered_problem const model(placement::linear(2), 4, std::vector<layer_costs>(6, layer), 0, {20});
-  auto const file = files.write("model.json", json::write_layers(model));
+  problem const model(
+      std::vector<layer_costs>(6, layer), {.ranks = 2, .microbatches = 4, .memory_limits = {20}});
+  auto const file = files.write("model.json", json::write_problem(model));
   auto const refused = run(files, {"--policy", "zb_h1", "--problem", file});
   CHECK(refused.status == 3);
   CHECK(contains(refused.err, "partitions tried fits"));
   CHECK(contains(refused.err, "it fits when every limit is higher by"));
-  CHECK(run(files, {"--policy", "auto_plan", "--problem", file}).status == 3);
+  CHECK(run(files, {"--problem", file}).status == 3);
+  CHECK(run(files, {"--sweep-memory", "1:2:2", "--problem", file}).status == 3);
   check_refused({"--policy", "zb_v", "--problem", file}, "ZB-V needs a v placement");
-  check_refused(
-      {"--policy", "auto_placement", "--problem", file}, "auto_plan does that for layers");
-  check_refused(
-      {"--sweep-memory", "1:2:2", "--problem", file}, "--sweep-memory takes a problem of stages");
   auto const plan = std::string(ZBPP_TEST_DATA_DIR) + "/plan.json";
   check_refused({"--check", plan, "--problem", file}, "--check takes a problem of stages");
-  auto const with = [&](words const& more) {
-    return join(join({"--policy", "auto_plan"}, small), more);
-  };
-  check_refused(with({}), "auto_plan needs layers: give --layers N");
+  auto const with = [&](words const& more) { return join(small, more); };
   check_refused(with({"--layers", "3"}), "there are 3 layers for 4 stages");
   check_refused(
       with({"--layers", "0"}), "--layers: found '0'; expected a whole number from 1 to 4096");
@@ -1064,9 +1113,46 @@ TEST_CASE("a sweep tells the same as a table, as CSV and as a picture", "[zbpp-p
   CHECK(swept({"--csv", "-"}).out == read_file(folder / "a.csv"));
   CHECK(swept({"--svg", "-"}).out == read_file(folder / "a.svg"));
   // The placements share a budget.
-  auto const linear = lines_of(swept({"--policy", "greedy_auto", "--csv", "-"}, "0.01").out);
-  CHECK(linear.size() == 4);
-  for (std::size_t i = 0; i < linear.size(); ++i) CHECK(linear[i] == rows[i]);
+  for (auto const& fixed : {words{"--policy", "greedy_auto"}, words{"--placement", "linear"}}) {
+    auto const linear = lines_of(swept(join(fixed, {"--csv", "-"}), "0.01").out);
+    CHECK(linear.size() == 4);
+    for (std::size_t i = 0; i < linear.size(); ++i) CHECK(linear[i] == rows[i]);
+  }
+}
+
+TEST_CASE("a sweep of layers cuts them on each placement, for each limit", "[zbpp-plan]") {
+  scratch_folder const folder;
+  auto const layers = join(
+      {"--layers", "9", "--seconds", "0.03", "--sweep-memory", "6000:18000:3", "--csv", "-"},
+      with_sizes);
+  auto const all = run(folder, layers);
+  INFO(all.err);
+  REQUIRE(all.status == 0);
+  auto const rows = lines_of(all.out);
+  for (std::string const name : {"linear", "v", "looped 2"})
+    CHECK(std::ranges::count_if(rows, [&](std::string const& row) {
+            return row.starts_with(name + ",");
+          }) > 0);
+  CHECK_FALSE(contains(all.out, "looped 3"));
+  // A point is the plan within its limit, with the same budget.
+  problem const model(
+      std::vector<layer_costs>(
+          9,
+          {.forward = 10'000'000,
+           .backward_input = 10'000'000,
+           .backward_weight = 10'000'000,
+           .activation = 1000,
+           .weight_gradient_input = 500}),
+      {.ranks = 4, .microbatches = 8});
+  std::vector<bytes> const limits{6000, 12000, 18000};
+  auto const found =
+      find_plans(model, limits, {.placement = placement::linear(4), .seconds = 0.01});
+  REQUIRE(!found.empty());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    auto const limit = std::to_string(found[i].problem.memory_limits().front());
+    auto const cost = number_text(found[i].cost, time_unit::milliseconds);
+    CHECK(rows[i + 1].starts_with("linear," + limit + "," + cost + ","));
+  }
 }
 
 TEST_CASE("a true plan is right, a false one is told line by line", "[zbpp-plan]") {
@@ -1461,8 +1547,8 @@ TEST_CASE("budget and seed reach every policy that searches", "[zbpp-plan]") {
 
 TEST_CASE("without a limit, three lines say what memory more time would save", "[zbpp-plan]") {
   scratch_folder const folder;
-  for (auto const* policy : {"greedy_auto", "auto_placement"}) {
-    auto const found = run(folder, join({"--policy", policy}, sized));
+  for (auto const& how : {words{"--policy", "greedy_auto"}, words{}, words{"--layers", "9"}}) {
+    auto const found = run(folder, join(how, sized));
     CHECK(found.status == 0);
     auto const lines = lines_of(found.out);
     REQUIRE(lines.size() > 4);
@@ -1479,7 +1565,7 @@ TEST_CASE("without a limit, three lines say what memory more time would save", "
       CHECK(most >= 1000);
       last = most;
     }
-    auto const limited = run(folder, join({"--policy", policy, "--memory-limit", "9000"}, sized));
+    auto const limited = run(folder, join(join(how, {"--memory-limit", "90000"}), sized));
     CHECK_FALSE(contains(limited.out, "least memory"));
   }
   CHECK_FALSE(contains(run(folder, join({"--policy", "zb_h2"}, sized)).out, "least memory"));

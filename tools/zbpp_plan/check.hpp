@@ -43,33 +43,27 @@ struct verdict {
   auto unit = zbpp::time_unit::milliseconds;
   auto const said = zbpp::json::read_plan(text, input_name(o.check), &unit);
   verdict found;
-  if (o.problem && said.problem != o.problem->problem)
+  if (o.problem && said.problem != *o.problem)
     found.faults.push_back(
-        "problem: " + difference(said.problem, o.problem->problem) + " differs from that in " +
+        "problem: " + difference(said.problem, *o.problem) + " differs from that in " +
         input_name(o.problem_file));
   for (auto& fault : zbpp::json::check_claims(said)) found.faults.push_back(std::move(fault));
   found.summary = summary_of(said, unit);
   return found;
 }
 
-/// @return the problem of the options, if there is one
-[[nodiscard]] inline zbpp::problem const* problem_of(options const& o) {
-  return o.problem ? &o.problem->problem : nullptr;
-}
-
 /// Reads a schedule or a program; transfers are put in place where the file has none.
 [[nodiscard]] inline zbpp::program read_program(std::string_view text, options const& o) {
-  return with_name_of(
-      o.check, [&] { return zbpp::complete_program_from_csv(text, problem_of(o)); });
+  return with_name_of(o.check, [&] {
+    return zbpp::complete_program_from_csv(text, o.problem ? &*o.problem : nullptr);
+  });
 }
 
 /// @return a line that says how pairs were read; nothing when there were none
 [[nodiscard]] inline std::string pairs_text(std::string_view text, options const& o) {
   auto const pairs = zbpp::overlapped_pairs_in_csv(text);
   if (pairs == 0) return {};
-  auto const* const problem = problem_of(o);
-  bool const together =
-      problem != nullptr && zbpp::pairs_for(*problem) == zbpp::csv_pairs::together;
+  bool const together = o.problem && zbpp::pairs_for(*o.problem) == zbpp::csv_pairs::together;
   return "pairs that overlap (OVERLAP_F_B): " + std::to_string(pairs) +
          (together ? "; the two passes of each run together\n"
                    : "; the two passes of each are taken one after the other, as written\n");
@@ -87,7 +81,7 @@ struct verdict {
 
 [[nodiscard]] inline verdict check_schedule(std::string_view text, options const& o) {
   auto const code = read_program(text, o);
-  auto const faults = o.problem ? zbpp::verify(code, o.problem->problem) : zbpp::verify(code);
+  auto const faults = o.problem ? zbpp::verify(code, *o.problem) : zbpp::verify(code);
   verdict found;
   auto notes = pairs_text(text, o) + ignored_text(text);
   for (auto const& one : faults) {
@@ -104,11 +98,11 @@ struct verdict {
                     " microbatches; --problem FILE would tell what it costs\n" + notes;
     return found;
   }
-  auto plan = zbpp::json::make_plan_report("", zbpp::passes_of(code), o.problem->problem);
+  auto plan = zbpp::json::make_plan_report("", zbpp::passes_of(code), *o.problem);
   plan.peak_memory.clear();
-  for (auto const& peak : zbpp::peak_memory(code, o.problem->problem))
+  for (auto const& peak : zbpp::peak_memory(code, *o.problem))
     plan.peak_memory.push_back(peak.total);
-  found.summary = summary_of(plan, o.problem->unit) + notes;
+  found.summary = summary_of(plan, o.unit) + notes;
   return found;
 }
 

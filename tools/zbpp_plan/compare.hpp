@@ -3,7 +3,6 @@
 // Policies side by side, each on the placement that it needs.
 #pragma once
 
-#include "layers.hpp"
 #include "options.hpp"
 #include "outputs.hpp"
 #include "planners.hpp"
@@ -11,12 +10,9 @@
 #include "tables.hpp"
 #include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>
-#include <zbpp/model/layers.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
-#include <zbpp/planner/detail/cuts.hpp>
-#include <zbpp/planner/named_policy.hpp>
-#include <zbpp/planner/with_placement.hpp>
+#include <zbpp/planner/registry.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -34,11 +30,11 @@ namespace planning {
 enum class placement_need : std::uint8_t { linear, v, looped, any };
 
 /// @return what a policy needs, found by asking it
-[[nodiscard]] inline placement_need need_of(std::string_view policy) {
+[[nodiscard]] inline placement_need need_of(zbpp::any_policy const& policy) {
   constexpr int ranks = 2;
   constexpr int microbatches = 8 * ranks;  // enough for every policy
   auto const takes = [&](zbpp::placement const& placement) {
-    return zbpp::placement_refusal(policy, placement, microbatches).empty();
+    return policy.refusal(placement, microbatches).empty();
   };
   bool const takes_v = takes(zbpp::placement::v_shape(ranks));
   if (takes(zbpp::placement::looped(ranks, 2)))
@@ -46,17 +42,18 @@ enum class placement_need : std::uint8_t { linear, v, looped, any };
   return takes_v ? placement_need::v : placement_need::linear;
 }
 
-/// Is a row of a comparison: a planner, and the placement it plans on.
+/// Is a row of a comparison.
 struct compared {
-  zbpp::json::planner planner;
-  std::optional<zbpp::placement> placement;  ///< nothing for one that chooses its own
+  planner by;
+  bool is_named = true;  ///< else it is one of all, which is left out where it does not apply
 };
 
 /// Finds the rows of a comparison.
 ///
 /// `NAME@PLACEMENT` names both. A policy alone is on the problem's placement if that is the kind it
 /// needs, else on that kind, looped with two chunks. One that takes any placement has a row for
-/// each of the others, or is on the problem's where there is none.
+/// each of the others, or is on the problem's where there is none. `all` names every policy, and
+/// `find_plan` none, so that placements are searched.
 class comparison_rows {
  public:
   explicit comparison_rows(zbpp::placement own) : own_(std::move(own)) {}
@@ -64,25 +61,22 @@ class comparison_rows {
   /// @throws zbpp::error (bad_argument)
   [[nodiscard]] std::vector<compared> of(std::vector<std::string> const& asked) const {
     std::vector<compared> rows;
-    std::vector<bool> is_everywhere;
-    for (auto const& text : asked) {
-      std::string_view const name = std::string_view(text).substr(0, text.find('@'));
-      auto const chosen = zbpp::json::find_planner(name);
-      bool const chooses = chosen.scope != zbpp::json::planner_scope::order;
-      bool const is_placed = name.size() < text.size();
-      if (is_placed && chooses)
-        refuse(
-            "--compare: " + std::string(chosen.name) +
-            " chooses the placement; leave out what is behind it");
-      auto const need = chooses || is_placed ? placement_need::any : need_of(chosen.name);
-      is_everywhere.push_back(!chooses && !is_placed && need == placement_need::any);
-      rows.push_back({chosen, std::nullopt});
-      if (is_placed)
-        rows.back().placement = read(text, std::string_view(text).substr(name.size() + 1));
-      else if (need != placement_need::any)
-        rows.back().placement = place(need);
+    auto const add = [&](planner by, bool is_named) {
+      if (by.policy && !by.placement) by.placement = place(need_of(*by.policy));
+      rows.push_back({std::move(by), is_named});
+    };
+    for (std::string_view const text : asked) {
+      auto const name = text.substr(0, text.find('@'));
+      planner by;
+      if (text == "all") {
+        for (auto const& policy : zbpp::builtin_policies()) add({policy, std::nullopt}, false);
+        continue;
+      }
+      if (name != by.name()) by.policy = zbpp::find_policy(name);
+      if (name.size() < text.size()) by.placement = read(text, text.substr(name.size() + 1));
+      add(std::move(by), true);
     }
-    return spread(rows, is_everywhere);
+    return spread(rows);
   }
 
  private:
@@ -101,7 +95,8 @@ class comparison_rows {
         ranks, whole("--compare", name.substr(looped.size()), 1, std::max(1, most / ranks)));
   }
 
-  [[nodiscard]] zbpp::placement place(placement_need need) const {
+  // Nothing where a policy takes any.
+  [[nodiscard]] std::optional<zbpp::placement> place(placement_need need) const {
     auto const ranks = own_.ranks();
     auto const chunks = own_.stages() / ranks;
     switch (need) {
@@ -111,21 +106,22 @@ class comparison_rows {
         return own_.is_looped() && chunks > 1 ? own_ : zbpp::placement::looped(ranks, 2);
       case placement_need::any: break;
     }
-    return own_;
+    return std::nullopt;
   }
 
-  [[nodiscard]] std::vector<compared> spread(
-      std::vector<compared> const& rows, std::vector<bool> const& is_everywhere) const {
+  // Puts a policy that takes any placement on each of the others.
+  [[nodiscard]] std::vector<compared> spread(std::vector<compared> const& rows) const {
     std::vector<zbpp::placement> others;
-    for (auto const& row : rows)
-      if (row.placement && std::find(others.begin(), others.end(), *row.placement) == others.end())
-        others.push_back(*row.placement);
+    for (auto const& [by, is_named] : rows)
+      if (by.placement && std::ranges::find(others, *by.placement) == others.end())
+        others.push_back(*by.placement);
     if (others.empty()) others.push_back(own_);
     std::vector<compared> all;
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (!is_everywhere[i]) all.push_back(rows[i]);
-      for (auto const& other : others)
-        if (is_everywhere[i]) all.push_back({rows[i].planner, other});
+    for (auto const& row : rows) {
+      if (row.by.placement || !row.by.policy)
+        all.push_back(row);
+      else
+        for (auto const& other : others) all.push_back({{row.by.policy, other}, row.is_named});
     }
     return all;
   }
@@ -146,30 +142,21 @@ struct outcome {
 [[nodiscard]] inline std::vector<outcome> plan_rows(
     std::vector<compared> const& rows, options const& o, searching const& search) {
   std::vector<outcome> all;
-  for (auto const& [planner, placement] : rows) {
-    auto& row = all.emplace_back();
-    row.policy = planner.name;
-    if (placement) row.placement = placement->text();
+  for (auto const& [by, is_named] : rows) {
+    outcome row{by.name(), by.placement ? by.placement->text() : "", std::nullopt, {}};
     try {
-      if (o.layers) {
-        auto model = *o.layers;
-        if (placement) model = zbpp::with_placement(model, *placement);
-        row.plan = plan_layers(planner, model, search).plan;
-      } else {
-        auto const& problem = o.problem->problem;
-        row.plan = make_plan(
-            planner, placement ? zbpp::with_placement(problem, *placement) : problem, search);
-      }
+      row.plan = make_plan(by, *o.problem, search).report;
       row.placement = row.plan->problem.placement().text();
     } catch (nothing_fits const& refused) {
       row.refusal = refused.what();
     } catch (zbpp::error const& refused) {
       // What is wrong with a placement alone concerns its row.
-      bool const is_placed = placement && *placement != (o.layers ? o.layers->placement()
-                                                                  : o.problem->problem.placement());
+      bool const is_placed = by.placement && *by.placement != o.problem->placement();
       if (refused.code() != zbpp::errc::unsupported_problem && !is_placed) throw;
+      if (!is_named) continue;
       row.refusal = refused.what();
     }
+    all.push_back(std::move(row));
   }
   return all;
 }
@@ -177,11 +164,16 @@ struct outcome {
 /// @return lines that say how the stages of other placements follow from those of the problem
 [[nodiscard]] inline std::string placement_notes(
     std::vector<outcome> const& rows, options const& o) {
-  if (o.layers) return "The layers are cut into stages for each row.\n";
+  if (!o.problem->layers().empty()) return "The layers are cut into stages for each row.\n";
   std::vector<std::pair<std::string, std::string>> notes;  // the change, and the placements
-  auto const stages = o.problem->problem.stages();
+  auto const stages = o.problem->stages();
+  std::string all;
   for (auto const& row : rows) {
-    if (!row.plan || row.plan->problem == o.problem->problem) continue;
+    if (!row.plan) continue;
+    if (!row.plan->first_layer.empty()) {
+      all = "find_plan cuts the problem at its stages, or at their halves.\n";
+      continue;
+    }
     auto const wanted = row.plan->problem.stages();
     if (wanted == stages) continue;
     auto const common = std::gcd(wanted, stages);
@@ -198,7 +190,6 @@ struct outcome {
     else if (known->second.find(row.placement) == std::string::npos)
       known->second += " and " + row.placement;
   }
-  std::string all;
   for (auto const& [text, placements] : notes) all += "On " + placements + " " + text + ".\n";
   if (!all.empty()) all += "Times and sizes keep their sums; a message keeps its size.\n";
   return all;
@@ -251,8 +242,8 @@ struct outcome {
 /// Compares policies and writes what is asked for.
 /// @throws zbpp::error
 inline void run_compare(options const& o, searching const& search) {
-  auto const own = o.layers ? o.layers->placement() : o.problem->problem.placement();
-  auto const rows = plan_rows(comparison_rows(own).of(o.policies), o, search);
+  auto const asked = comparison_rows(o.problem->placement()).of(o.policies);
+  auto const rows = plan_rows(asked, o, search);
   std::vector<zbpp::json::plan_report> plans;
   for (auto const& row : rows)
     if (row.plan) plans.push_back(*row.plan);

@@ -11,15 +11,17 @@ inline constexpr auto const* examples = R"(Examples:
     zbpp-plan --policy zb_h1 --ranks 4 --microbatches 8 --forward 10 \
       --backward-input 10 --backward-weight 10 --json plan.json --svg plan.svg \
       --trace trace.json
-  Compare policies:
+  Compare all policies, and some of them:
+    zbpp-plan --compare --ranks 4 --microbatches 16 --forward 10 \
+      --backward-input 10 --backward-weight 10
     zbpp-plan --compare one_f_one_b,zb_h1,zb_h2 --ranks 4 --microbatches 8 \
       --forward 10 --backward-input 10 --backward-weight 10
   Compare policies of several placements, and greedy_auto on each of these:
     zbpp-plan --compare zb_h1,interleaved,zb_v,greedy_auto --ranks 4 \
       --microbatches 8 --forward 10 --backward-input 10 --backward-weight 10
-  Cut 34 layers, of which the last is heavy, into stages, and plan:
-    zbpp-plan --policy auto_plan --ranks 4 --microbatches 16 --layers 34 \
-      --forward 1x33,12 --backward-input 1x33,12 --backward-weight 1x33,12
+  Search for the best plan of 34 layers, of which the last is heavy:
+    zbpp-plan --ranks 4 --microbatches 16 --layers 34 --forward 1x33,12 \
+      --backward-input 1x33,12 --backward-weight 1x33,12
   Check what somebody else made:
     zbpp-plan --check plan.json
   Explain a step that ran, by its trace and its plan:

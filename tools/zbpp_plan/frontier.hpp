@@ -21,22 +21,18 @@
 
 namespace planning {
 
-/// Tells whether the frontier is told of a plan: where the planner had all the memory to choose
-/// from, and the problem says what passes keep.
-[[nodiscard]] inline bool has_frontier(
-    zbpp::json::planner const& chosen,
-    zbpp::json::plan_report const& plan,
-    searching const& search) {
-  bool const chose = chosen.name == zbpp::greedy_auto::name ||
-                     chosen.scope == zbpp::json::planner_scope::placement;
-  return chose && plan.problem.memory_limits().empty() && std::ranges::max(plan.peak_memory) > 0 &&
-         !search.stop.stop_requested();
+/// Tells whether the frontier is told of a plan: where orders were searched with all the memory to
+/// choose from, and the problem says what passes keep.
+[[nodiscard]] inline bool has_frontier(planner const& by, zbpp::json::plan_report const& plan) {
+  return (!by.policy || by.name() == zbpp::greedy_auto::name) &&
+         plan.problem.memory_limits().empty() && std::ranges::max(plan.peak_memory) > 0 &&
+         !interruption::was_raised();
 }
 
 /// @return three lines: the memory of the fullest rank at the cost of a plan, at 1 % and at 5 %
-/// more
+///         more
 [[nodiscard]] inline std::string frontier_of(
-    zbpp::json::plan_report const& plan, searching const& search, zbpp::time_unit unit) {
+    zbpp::json::plan_report const& plan, searching const& search) {
   std::vector<std::pair<std::string, std::string>> lines;
   zbpp::found_plan found{.problem = plan.problem, .schedule = plan.schedule, .cost = plan.cost};
   for (int const percents : {0, 1, 5}) {
@@ -49,7 +45,7 @@ namespace planning {
     lines.emplace_back(
         "least memory at " +
             (percents == 0 ? std::string("this cost") : "+" + std::to_string(percents) + " %"),
-        std::to_string(most) + ", cost " + time_text(found.cost, unit));
+        std::to_string(most) + ", cost " + time_text(found.cost, search.unit));
   }
   return facts_text(lines);
 }

@@ -7,7 +7,6 @@
 #include "frontier.hpp"
 #include "gpus.hpp"
 #include "inputs.hpp"
-#include "layers.hpp"
 #include "options.hpp"
 #include "outputs.hpp"
 #include "planners.hpp"
@@ -15,6 +14,7 @@
 #include "sweep.hpp"
 #include "tables.hpp"
 #include <zbpp/io/text.hpp>
+#include <zbpp/planner/registry.hpp>
 
 #include <csignal>
 #include <exception>
@@ -29,30 +29,20 @@ using namespace planning;
 
 enum status : int { done = 0, wrong_plan = 1, bad_input = 2, does_not_fit = 3 };
 
-void list_planners() {
+void list_policies() {
   std::vector<std::pair<std::string, std::string>> lines;
-  for (auto const& one : zbpp::json::planners()) lines.emplace_back(one.name, one.summary);
+  for (auto const& one : zbpp::builtin_policies()) lines.emplace_back(one.name(), one.summary());
   print(facts_text(lines));
 }
 
 void plan(options const& o, searching const& search) {
-  auto const chosen = zbpp::json::find_planner(o.policy);
-  if (o.layers) {
-    auto const found = plan_layers(chosen, *o.layers, search);
-    write_plans(o.out, {found.plan}, o.unit);
-    if (!o.out.any())
-      print(
-          summary_of(found.plan, o.unit) + layers_facts(found, o.layers->layers().size()) +
-          (o.gpus ? "\n" + gpu_needs_of(found.plan) : ""));
-    return;
-  }
-  auto const found = make_plan(chosen, o.problem->problem, search);
-  auto const unit = o.problem->unit;
-  write_plans(o.out, {found}, unit);
+  auto const by = planner_of(o);
+  auto const [found, cut] = make_plan(by, *o.problem, search);
+  write_plans(o.out, {found}, o.unit);
   if (o.out.any()) return;
   print(
-      summary_of(found, unit) +
-      (has_frontier(chosen, found, search) ? "\n" + frontier_of(found, search, unit) : "") +
+      summary_of(found, o.unit) + cut +
+      (has_frontier(by, found) ? "\n" + frontier_of(found, search) : "") +
       (o.gpus ? "\n" + gpu_needs_of(found) : ""));
 }
 
@@ -69,14 +59,14 @@ void plan(options const& o, searching const& search) {
   if (!o) return done;
   searching const search{.seconds = o->seconds, .seed = o->seed, .unit = o->unit};
   switch (o->task) {
-    case task::list: list_planners(); break;
+    case task::list: list_policies(); break;
     case task::check: return check_file(*o);
     case task::plan: plan(*o, search); break;
     case task::compare: run_compare(*o, search); break;
     case task::sweep: run_sweep(*o, search); break;
     case task::explain: run_explain(*o); break;
   }
-  if (search.stop.stop_requested())
+  if (interruption::was_raised())
     std::cerr << "zbpp-plan: interrupted; this is the best that was found so far\n";
   return done;
 }

@@ -12,6 +12,7 @@
 #include <zbpp/io/text.hpp>
 #include <zbpp/json/json.hpp>
 #include <zbpp/model/layers.hpp>
+#include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
 
 #include <CLI/CLI.hpp>
@@ -25,7 +26,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace planning {
@@ -41,12 +41,19 @@ class command_line {
             std::to_string(ZBPP_VERSION_PATCH));
     add_flag("--list", "Tell every policy");
     add("--check", "FILE", "Verify a plan (JSON) or a schedule (CSV)");
-    add("--compare", "A,B,...", "Compare policies, each on the placement it needs, or A@PLACEMENT");
+    add("--compare",
+        "[A,B,...]",
+        "Compare policies, each on the placement it needs, or A@PLACEMENT; all that apply if none "
+        "is named")
+        ->expected(0, 1)
+        ->default_str("all");
     add("--sweep-memory", "LO:HI:N", "Bubble rate against memory limit");
     add("--explain", "TRACE", "Say where the time of a measured step of --plan went");
     add("--plan", "FILE", "Plan (JSON) that the step ran");
     add("--against", "TRACE", "Explain another step of that plan, too, and compare");
-    add("--policy", "NAME", "Policy that decides the order");
+    add("--policy",
+        "NAME",
+        "Policy that decides the order; if left out, placement, cut and order are searched");
     add("--problem",
         "FILE",
         "Problem in JSON, of stages or of layers, in place of the options from --ranks to "
@@ -59,7 +66,9 @@ class command_line {
     add("--backward-weight", "T", "Time of W in ms");
     add("--overlapped", "T", "Time of F and B together in ms, to plan pairs; F + B if left out");
     add("--transfer", "T", "Time of a message between two ranks in ms; 0 if left out");
-    add("--placement", "NAME", "linear, looped or v; linear if left out");
+    add("--placement",
+        "NAME",
+        "linear (if left out), looped or v; without --policy the only one tried");
     add("--chunks", "V", "Chunks of a rank, with looped");
     add("--activation", "S", "Size of what F keeps");
     add("--weight-gradient-input", "S", "Size of what W needs, --output-gradient included");
@@ -73,7 +82,7 @@ class command_line {
     add("--trace", "FILE", "Write a Chrome trace for ui.perfetto.dev");
     add_flag("--ascii", "Draw the timeline on standard output");
     add_flag("--gpus", "With the summary, tell what a plan needs of GPUs");
-    add("--seconds", "BUDGET", "Time to search; 2.5 if left out");
+    add("--seconds", "BUDGET", "Time to search; if left out 2.5 with --policy, else 10");
     add("--seed", "N", "Seed of a search; 3 if left out");
     app_.footer(examples);
   }
@@ -124,18 +133,13 @@ class command_line {
       for (auto name : split(names, ',')) o.policies.emplace_back(name);
     }
     if (o.task == task::sweep) o.limits = limits("--sweep-memory", text("--sweep-memory"));
-    if (o.task == task::plan && o.policy.empty())
-      refuse("--policy is missing; --list tells the policies there are");
     if (o.task == task::list || (o.task == task::check && !has("--problem"))) return o;
     if (has("--problem"))
       read_problem(o);
     else
       make_problem(o);
-    if (o.layers && (o.task == task::check || o.task == task::sweep))
-      refuse(
-          std::string(o.task == task::check ? "--check" : "--sweep-memory") +
-          " takes a problem of stages, not of layers; --policy makes one of layers, which its plan "
-          "has");
+    if (o.task == task::check && !o.problem->layers().empty())
+      refuse("--check takes a problem of stages, not of layers; a plan of layers has its stages");
     return o;
   }
 
@@ -156,8 +160,8 @@ class command_line {
       "--output-gradient",
       "--memory-limit"};
 
-  void add(char const* name, char const* value, char const* help) {
-    app_.add_option(name)->description(help)->option_text(value)->expected(1);
+  CLI::Option* add(char const* name, char const* value, char const* help) {
+    return app_.add_option(name)->description(help)->option_text(value)->expected(1);
   }
   void add_flag(char const* name, char const* help) {
     app_.add_flag(name)->description(help)->disable_flag_override();
@@ -244,11 +248,7 @@ class command_line {
     for (std::string const name : problem_options_)
       if (has(name)) refuse(name + " stands beside --problem; the file says it all, leave one out");
     auto const path = text("--problem");
-    auto read = zbpp::json::read_stages_or_layers(planning::read(path), input_name(path), &o.unit);
-    if (auto* const problem = std::get_if<zbpp::problem>(&read))
-      o.problem = asked_problem{std::move(*problem), o.unit};
-    else
-      o.layers = std::get<zbpp::layered_problem>(std::move(read));
+    o.problem = zbpp::json::read_problem(planning::read(path), input_name(path), &o.unit);
   }
 
   void make_problem(options& o) const {
@@ -260,7 +260,8 @@ class command_line {
     for (std::string const name : {"--weight-gradient-input", "--memory-limit", "--sweep-memory"})
       if (has(name) && !has("--activation"))
         refuse("--activation is missing; " + name + " is about what F keeps");
-    auto where = make_placement();
+    auto const where = make_placement();
+    if (has("--placement")) o.placement = where;
     constexpr int most_layers = 4096;
     bool const has_layers = has("--layers");
     auto const all =
@@ -296,11 +297,15 @@ class command_line {
     auto const transfer = has("--transfer") ? time("--transfer", text("--transfer")) : 0;
     auto const microbatches = whole("--microbatches", text("--microbatches"), 1, 1 << 27);
     if (has_layers)
-      o.layers.emplace(
-          std::move(where), microbatches, std::move(costs), transfer, std::move(memory_limits));
+      o.problem = zbpp::with_placement(
+          {std::move(costs),
+           {.ranks = where.ranks(),
+            .microbatches = microbatches,
+            .transfer = transfer,
+            .memory_limits = std::move(memory_limits)}},
+          where);
     else
-      o.problem = asked_problem{
-          {std::move(where), microbatches, std::move(costs), transfer, std::move(memory_limits)}};
+      o.problem.emplace(where, microbatches, std::move(costs), transfer, std::move(memory_limits));
   }
 
   [[nodiscard]] zbpp::placement make_placement() const {

@@ -7,60 +7,40 @@
 #include <zbpp/io/text.hpp>
 #include <zbpp/planner/search.hpp>
 
-#include <array>
-#include <cerrno>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <optional>
-#include <stop_token>
 #include <string>
-#include <thread>
 #include <unistd.h>
 
 namespace planning {
 
-/// Turns the first Ctrl-C during its life into a request to stop; a second one ends the program.
-/// A signal handler may only write to a pipe, so a thread waits at its other end.
+/// Takes the first Ctrl-C during its life for a request to stop; a second one ends the program.
 class interruption {
  public:
-  explicit interruption(std::stop_source source) {
-    std::array<int, 2> ends{};
+  interruption() {
     ::sigaction(SIGINT, nullptr, &before_);
     // Who ignores Ctrl-C, such as a job in the background, goes on ignoring it.
-    if (before_.sa_handler == SIG_IGN || ::pipe(ends.data()) != 0) return;
-    read_end_ = ends[0];
-    write_end_ = ends[1];
-    waiter_ = std::jthread([source, end = read_end_]() mutable {
-      char byte = 0;
-      if (::read(end, &byte, 1) == 1) source.request_stop();
-    });
+    if (before_.sa_handler == SIG_IGN) return;
     struct sigaction mine {};
-    mine.sa_handler = [](int) {
-      auto const reason = errno;
-      // A pipe that is empty takes a byte.
-      [[maybe_unused]] auto const written = ::write(write_end_, "", 1);
-      errno = reason;
-    };
+    mine.sa_handler = [](int) { is_raised_ = true; };
     mine.sa_flags = static_cast<int>(SA_RESETHAND | static_cast<unsigned>(SA_RESTART));
     ::sigaction(SIGINT, &mine, nullptr);
   }
-  ~interruption() {
-    if (read_end_ < 0) return;
-    ::sigaction(SIGINT, &before_, nullptr);
-    ::close(write_end_);
-    waiter_.join();
-    ::close(read_end_);
-  }
+  ~interruption() { ::sigaction(SIGINT, &before_, nullptr); }
   interruption(interruption const&) = delete;
   interruption& operator=(interruption const&) = delete;
 
+  /// @return whether there was a Ctrl-C since the program began
+  [[nodiscard]] static bool was_raised() noexcept { return is_raised_; }
+
  private:
-  static inline volatile std::sig_atomic_t write_end_ = -1;
+  static inline std::atomic<bool> is_raised_ = false;
+  static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler writes it");
   struct sigaction before_ {};
-  int read_end_ = -1;
-  std::jthread waiter_;
 };
 
 /// Rewrites one line of standard error, if that is a terminal, once a second has gone by.
@@ -93,23 +73,22 @@ class progress_line {
   clock::time_point next_ = clock::now() + std::chrono::seconds(1);
 };
 
-/// Runs searches with one budget, seed and stop for all.
+/// Runs searches with one budget and seed for all, until a Ctrl-C.
 struct searching {
-  std::optional<double> seconds = {};  ///< else each planner has its own
+  std::optional<double> seconds = {};  ///< else each search has its own
   std::uint64_t seed = 1;
   zbpp::time_unit unit = zbpp::time_unit::milliseconds;
-  std::stop_source stop = {};
 
   /// @param usual  the budget if none is stated
   /// @return what `run` makes of the settings of a search
   template <class Run>
   [[nodiscard]] auto watch(Run run, double usual = zbpp::search_settings{}.seconds) const {
-    interruption const ctrl_c(stop);
+    interruption const ctrl_c;
     progress_line line(unit);
     return run(zbpp::search_settings{
         .seconds = seconds.value_or(usual),
         .seed = seed,
-        .stop = stop.get_token(),
+        .stop = interruption::was_raised,
         .on_progress = [&line](zbpp::search_progress const& now) { line.show(now); }});
   }
 };

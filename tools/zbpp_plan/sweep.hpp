@@ -10,13 +10,16 @@
 #include <zbpp/io/sweep_svg.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/model/costs.hpp>
+#include <zbpp/model/placement.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/planner/auto_placement.hpp>
-#include <zbpp/planner/with_placement.hpp>
+#include <zbpp/planner/detail/placement_search.hpp>
+#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/find_plan.hpp>
+#include <zbpp/planner/greedy_auto.hpp>
 
-#include <span>
+#include <algorithm>
+#include <cstddef>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace planning {
@@ -45,28 +48,29 @@ struct sweep_point {
       found.is_optimal()};
 }
 
-/// Plans for every limit: on the problem's own placement, or on every one.
+/// Plans for every limit, on each placement.
 /// @throws nothing_fits when not even the greatest limit is enough
 [[nodiscard]] inline std::vector<sweep_point> sweep(options const& o, searching const& search) {
-  constexpr std::string_view placing = "auto_placement";
-  auto const policy = o.policy.empty() ? placing : std::string_view(o.policy);
-  bool const places = policy == placing;
-  if (!places && policy != zbpp::greedy_auto::name)
-    refuse("--policy", policy, "greedy_auto or auto_placement, which keep memory limits");
-  auto const& problem = o.problem->problem;
-  auto const usual = places ? zbpp::auto_placement{}.search : zbpp::search_settings{};
-  auto const plans = search.watch(
-      [&](zbpp::search_settings const& settings) {
-        return places
-                   ? zbpp::sweep_memory(problem, o.limits, zbpp::auto_placement{.search = settings})
-                   : zbpp::sweep_memory(problem, o.limits, zbpp::greedy_auto{.search = settings});
-      },
-      usual.seconds);
+  if (!o.policy.empty() && o.policy != zbpp::greedy_auto::name)
+    refuse("--policy", o.policy, "greedy_auto, which keeps memory limits, or no policy");
+  auto const by = planner_of(o);
+  auto const placements =
+      by.placement ? std::vector{*by.placement}
+                   : zbpp::detail::placements_for(*o.problem, zbpp::plan_choices{}.most_chunks);
   std::vector<sweep_point> points;
-  for (auto const& found : plans) points.push_back(point_of(found));
-  if (!points.empty()) return points;
-  auto const limited = zbpp::with_memory_limit(problem, o.limits.back());
-  static_cast<void>(make_plan(zbpp::json::find_planner(policy), limited, search));
+  auto const plan = [&](zbpp::search_settings const& settings) {
+    auto const each = zbpp::detail::share_of_each(settings, placements.size());
+    for (std::size_t i = 0; i < placements.size(); ++i) {
+      auto const part = zbpp::detail::part_of_search(each, i, placements.size());
+      auto const plans =
+          zbpp::find_plans(*o.problem, o.limits, choices_of({std::nullopt, placements[i]}, part));
+      for (auto const& found : plans) points.push_back(point_of(found));
+    }
+    return !points.empty();
+  };
+  if (search.watch(plan, by.usual_seconds())) return points;
+  auto const limited = zbpp::with_memory_limit(*o.problem, o.limits.back());
+  static_cast<void>(make_plan({std::nullopt, by.placement}, limited, search));
   throw nothing_fits("no schedule fits the limits");
 }
 
@@ -115,11 +119,10 @@ struct sweep_point {
 /// @throws nothing_fits; zbpp::error
 inline void run_sweep(options const& o, searching const& search) {
   auto const points = sweep(o, search);
-  auto const unit = o.problem->unit;
-  if (auto const& path = o.out.path("--csv"); !path.empty()) write(path, sweep_csv(points, unit));
+  if (auto const& path = o.out.path("--csv"); !path.empty()) write(path, sweep_csv(points, o.unit));
   if (auto const& path = o.out.path("--svg"); !path.empty())
-    write(path, sweep_svg(points, o.problem->problem));
-  if (!o.out.takes_standard_output()) print(sweep_table(points, unit));
+    write(path, sweep_svg(points, *o.problem));
+  if (!o.out.takes_standard_output()) print(sweep_table(points, o.unit));
 }
 
 }  // namespace planning

@@ -3,7 +3,7 @@
 
 # Bash passes the program, the word to complete and the word before it.
 _zbpp_plan() {
-  local program=$1 word=$2 option=$3 listed=
+  local program=$1 word=$2 option=$3 listed= names=
   # Bash takes --option=VALUE for three words.
   if [[ $word == = ]]; then
     word=
@@ -13,13 +13,14 @@ _zbpp_plan() {
   case $option in
     --policy | --compare)
       if [[ $option == --compare ]]; then
+        names='all find_plan '
         compopt -o nospace 2>/dev/null
         if [[ $word == *,* ]]; then
           listed=${word%,*},
         fi
       fi
       mapfile -t COMPREPLY < <(
-        compgen -P "$listed" -W "$("$program" --list 2>/dev/null | cut -d ' ' -f 1)" -- "${word##*,}"
+        compgen -P "$listed" -W "$names$("$program" --list 2>/dev/null | cut -d ' ' -f 1)" -- "${word##*,}"
       )
       ;;
     --placement)

@@ -39,6 +39,8 @@ class plan {
   [[nodiscard]] zbpp::problem const& problem() const noexcept { return problem_; }
   [[nodiscard]] zbpp::schedule const& schedule() const noexcept { return schedule_; }
   [[nodiscard]] zbpp::program const& program() const noexcept { return program_; }
+  /// @return how the program was lowered; the defaults where the caller made it
+  [[nodiscard]] lower_options const& options() const noexcept { return options_; }
   /// @return when each pass is predicted to start and end
   [[nodiscard]] zbpp::timeline const& timeline() const noexcept { return timeline_; }
 
@@ -46,6 +48,7 @@ class plan {
   std::string policy_;
   zbpp::problem problem_;
   zbpp::schedule schedule_;
+  lower_options options_;
   zbpp::program program_;
   zbpp::timeline timeline_;
 };

@@ -4,6 +4,7 @@
 // file of a program includes this one; the target `zbpp::compiled` has such a file.
 #pragma once
 
+#include <zbpp/adapt/impl/src.hpp>
 #include <zbpp/analysis/impl/src.hpp>
 #include <zbpp/io/impl/src.hpp>
 #include <zbpp/model/impl/src.hpp>

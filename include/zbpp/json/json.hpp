@@ -6,7 +6,5 @@
 #include <zbpp/json/chrome_trace.hpp>
 #include <zbpp/json/claims.hpp>
 #include <zbpp/json/explanation.hpp>
-#include <zbpp/json/layers.hpp>
 #include <zbpp/json/plan.hpp>
-#include <zbpp/json/planners.hpp>
 #include <zbpp/json/problem.hpp>

@@ -35,12 +35,18 @@ struct plan_report {
   friend bool operator==(plan_report const&, plan_report const&) = default;
 };
 
-/// Works out all that is said of a schedule that `verify` accepts. Memory is that of the program
+/// Works out all that is said of a schedule that `verify` accepts. Of layers the report has their
+/// stages, and where these begin. Memory is that of the program
 /// which `lower` makes of it without options.
 /// @throws error (bad_argument) when schedule and problem do not belong together; (refused_program)
 ///         naming a pass that could never start
 [[nodiscard]] plan_report make_plan_report(
     std::string policy, schedule schedule, problem problem, double plan_seconds = 0);
+
+/// Checks that every rank has the memory that a plan needs.
+/// @throws error (unsupported_problem) naming the first rank that has not, and the least limit that
+///         works for the plan on every rank
+void check_limits(plan_report const& plan);
 
 /// Reads a plan and checks kinds, ranges and counts, but believes what it says: see `check_claims`.
 /// `name` says in messages what was read; `unit` receives the unit of the times in the text.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads and writes problems as JSON: what is written reads back to the same value, bit for bit.
+// Reads and writes problems as JSON, of stages or of layers: what is written reads back to the same
+// value, bit for bit.
 #pragma once
 
 #include <zbpp/io/text.hpp>
@@ -17,7 +18,8 @@ namespace zbpp::json {
 [[nodiscard]] problem read_problem(
     std::string_view text, std::string const& name = "problem", time_unit* unit = nullptr);
 
-/// Writes a problem, with its times in `unit`; `read_problem` gives back the same value.
+/// Writes a problem, with its times in `unit`; `read_problem` gives back the same value. Equal
+/// layers one after another are one entry.
 /// @throws error (bad_argument) when it has more stages than a file may have, 65536
 [[nodiscard]] std::string write_problem(
     problem const& problem, time_unit unit = time_unit::milliseconds);

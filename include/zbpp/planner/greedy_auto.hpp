@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // greedy_auto searches for a cheap order, given each stage's times, each transfer's time and each
-// rank's memory. It also returns a lower bound; where cost and bound are equal, the order is proved
-// optimal among those that run the microbatches of each stage in order.
+// rank's memory. `find_plan` also returns its lower bound; where cost and bound are equal, the
+// order is proved optimal among those that run the microbatches of each stage in order.
 #pragma once
 
 #include <zbpp/model/problem.hpp>
@@ -33,18 +33,16 @@ struct greedy_auto {
   /// @throws error (unsupported_problem) naming the rank, what it needs at least and the least
   ///         limit that works, when no schedule fits the memory; (bad_argument) when the budget is
   ///         not a number of seconds
-  /// @return the plan; its lower bound is about all schedules of the problem
-  [[nodiscard]] found_plan find(problem const& problem) const;
-
-  /// @throws error (unsupported_problem) as `find`
-  [[nodiscard]] schedule operator()(problem const& problem) const { return find(problem).schedule; }
+  [[nodiscard]] schedule operator()(problem const& problem) const;
 };
 
 namespace detail {
 
-/// Finds what `greedy_auto` finds, whatever memory it takes within the limits.
-/// @throws error as `greedy_auto::find`
-[[nodiscard]] found_plan find_cheapest(problem problem, search_settings const& search);
+/// Finds what `greedy_auto` does.
+/// @throws error as `greedy_auto`
+/// @return the plan; its lower bound is about all schedules of the problem
+[[nodiscard]] found_plan find_order(
+    problem const& problem, search_settings const& search, double most_memory_for);
 
 }  // namespace detail
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds policies by name: the built-in ones, and whatever a program adds to its own list. The list
-// is a value that the program holds; nothing registers itself.
+// The policies that come with the library, and policies by name: of these, and of whatever a
+// program adds to its own list. The list is a value that the program holds; nothing registers
+// itself.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -10,12 +11,8 @@
 #include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/search.hpp>
-#include <zbpp/policy/dualpipe_v.hpp>
-#include <zbpp/policy/interleaved.hpp>
-#include <zbpp/policy/one_chunk.hpp>
+#include <zbpp/policy/handcrafted.hpp>
 #include <zbpp/policy/policy.hpp>
-#include <zbpp/policy/stp.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 #include <functional>
 #include <string>
@@ -31,9 +28,20 @@ class any_policy {
   /// Takes a policy by value, settings included.
   template <policy Policy>
   any_policy(Policy policy)
-      : name_(Policy::name), title_(Policy::title), summary_(Policy::summary), searches_(requires {
-          policy.search;
-        }), make_(std::move(policy)) {}
+      : name_(Policy::name),
+        title_(Policy::title),
+        summary_(Policy::summary),
+        searches_(requires { policy.search; }),
+        make_([policy = std::move(policy)](problem const& problem, search_settings const* search) {
+          if constexpr (requires { policy.search; }) {
+            if (search != nullptr) {
+              auto with_search = policy;
+              with_search.search = *search;
+              return with_search(problem);
+            }
+          }
+          return policy(problem);
+        }) {}
 
   /// @return the identifier, such as `zb_h1`
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
@@ -42,64 +50,45 @@ class any_policy {
   [[nodiscard]] std::string_view summary() const noexcept { return summary_; }
   /// @return whether it searches, and so has a budget, tells of its progress and can be stopped
   [[nodiscard]] bool searches() const noexcept { return searches_; }
-  [[nodiscard]] schedule operator()(problem const& problem) const { return make_(problem); }
+  [[nodiscard]] schedule operator()(problem const& problem) const {
+    return make_(problem, nullptr);
+  }
+  /// Makes a schedule with other settings than its own, if it searches.
+  [[nodiscard]] schedule operator()(problem const& problem, search_settings const& search) const {
+    return make_(problem, &search);
+  }
+  /// Asks the policy for equal times and no limits, so that it is the placement and the number of
+  /// microbatches that it may refuse.
+  /// @return why it refuses them; empty where it takes them
+  [[nodiscard]] std::string refusal(placement const& placement, int microbatches) const;
 
  private:
   std::string_view name_;
   std::string_view title_;
   std::string_view summary_;
   bool searches_;
-  std::function<schedule(problem const&)> make_;
+  // The settings are its own where there are none.
+  std::function<schedule(problem const&, search_settings const*)> make_;
 };
 
-/// Calls a function with each policy that comes with the library. One that leaves those out which
-/// have a member `search` needs no search linked.
+/// Calls a function with each policy that comes with the library: with those that search nothing,
+/// and then with those that have a member `search`.
 template <class Call>
 void for_each_policy(Call const& call) {
-  call(gpipe{});
-  call(one_f_one_b{});
-  call(interleaved{});
-  call(grouped_interleaved{});
+  for_each_handcrafted(call);
   call(interleaved_zb{});
-  call(zb_h1{});
-  call(zb_h2{});
-  call(zb_v{});
   call(v_half{});
   call(v_min{});
-  call(dualpipe_v{});
-  call(stp{});
   call(greedy_auto{});
 }
 
-/// @param search  settings of those that search
-/// @return the policies that come with the library, else with their default settings
-[[nodiscard]] std::vector<any_policy> builtin_policies(search_settings const& search = {});
+/// @return the policies that come with the library, with their default settings
+[[nodiscard]] std::vector<any_policy> builtin_policies();
 
-namespace detail {
-
-/// Finds an entry of a list by its name or title.
-/// @param shown  the name in a refusal
+/// Finds a policy by its name or title.
 /// @throws error (bad_argument) listing the names there are
-template <class Entry>
-[[nodiscard]] Entry const& find_named(
-    std::vector<Entry> const& all, std::string_view name, std::string_view shown) {
-  std::string text = joined("no policy is called '", shown, "'; there are");
-  for (auto const& one : all) {
-    auto const known = std::invoke(&Entry::name, one);
-    if (known == name || std::invoke(&Entry::title, one) == name) return one;
-    text.append(" ").append(known);
-  }
-  throw error(errc::bad_argument, text);
-}
-
-}  // namespace detail
-
-/// Finds a policy, or an entry that stands for one, by its name or title.
-/// @throws error (bad_argument) listing the names there are
-template <class Entry>
-[[nodiscard]] Entry find_policy(std::vector<Entry> const& policies, std::string_view name) {
-  return detail::find_named(policies, name, name);
-}
+[[nodiscard]] any_policy find_policy(
+    std::string_view name, std::vector<any_policy> const& policies = builtin_policies());
 
 }  // namespace zbpp
 

@@ -11,8 +11,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <stop_token>
-#include <vector>
+#include <string>
 
 namespace zbpp {
 
@@ -31,24 +30,30 @@ struct search_settings {
   /// does once comes on top, some microseconds a pass (docs/planner.md, "Budget").
   double seconds = 2.5;
   static constexpr double most_seconds = 1e6;
-  std::uint64_t seed = 3;     ///< of what is tried; this one does well on the paper's profiles
-  std::stop_token stop = {};  ///< ends the search; it answers with the best so far
+  std::uint64_t seed = 3;  ///< of what is tried; this one does well on the paper's profiles
+  /// Called now and then, by the thread that searches; true ends the search, which answers with the
+  /// best so far. Of a `std::stop_token` that is `[token] { return token.stop_requested(); }`.
+  std::function<bool()> stop = {};
   std::function<void(search_progress const&)> on_progress = {};  ///< called now and then
 };
+
+namespace detail {
+
+[[nodiscard]] inline bool is_stopped(std::function<bool()> const& stop) { return stop && stop(); }
+
+}  // namespace detail
 
 /// Holds the best plan that a search found. Schedules that `bound` and `lower_bound` are about run
 /// the microbatches of each stage in order.
 struct found_plan {
-  zbpp::problem problem;  ///< as it was given, or on the placement and with the cut that was chosen
+  std::string policy = "find_plan";  ///< title of the policy, or this where orders were searched
+  zbpp::problem problem;             ///< on the placement and with the cut that were chosen
   zbpp::schedule schedule;
   ticks cost = 0;         ///< exactly what `simulate` says
   cost_bound bound = {};  ///< no schedule of `problem` costs less
   ticks lower_bound = 0;  ///< nothing that the search chose from costs less; each says what that is
   std::int64_t tries = 0;  ///< schedules that were compared, where the search counts them
   double work = 0;         ///< what it took of its budget, in passes, where the search counts them
-  std::vector<int> first_layer = {};  ///< of each stage, where layers were cut
-  std::vector<bool> recompute =
-      {};  ///< for each stage, where layers were cut: whether it recomputes
 
   /// @return whether nothing that the search chose from costs less
   [[nodiscard]] bool is_optimal() const noexcept { return cost <= lower_bound; }

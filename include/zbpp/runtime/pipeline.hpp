@@ -39,13 +39,6 @@
 
 namespace zbpp {
 
-namespace detail {
-
-template <backend Backend>
-class plan_runner;
-
-}  // namespace detail
-
 /// Runs the steps of a plan.
 ///
 /// One call at a time: one that comes while another runs, from a callback, a flow or another
@@ -156,15 +149,26 @@ class pipeline {
     calls_.check_state("state()");
     return state_;
   }
+  /// Runs another plan from the next step on, with the same stages, which may change ranks, and the
+  /// training state; with one process per rank a collective call, and stages keep their ranks.
+  /// Memory and connections of the plan before are given back first. Losses and weights are to the
+  /// bit those of one plan where W of each stage stays in ascending microbatch, as in every plan of
+  /// the library.
+  /// @throws as the constructor, when the plan cannot run; then the one before goes on. With one
+  ///         process per rank the run is over, as after each failure
+  void take(plan const& next);
+  /// @return whether there is a plan: not where `take` could run neither another nor the one before
+  [[nodiscard]] bool has_plan() const noexcept { return ready_ != nullptr; }
+
   /// Continues a training from where `state()` was taken.
   /// @throws error (bad_argument) when no training can have that state
   void resume(training_state const& state);
-  [[nodiscard]] plan const& planned() const noexcept { return plan_; }
+  [[nodiscard]] plan const& planned() const { return ready().planned; }
   /// @return what the first rank here knows of its grid, for collective calls between two steps
   /// @throws as `failures`
   [[nodiscard]] rank_grid& grid() {
     calls_.check_idle("grid()");
-    return detail::grid_of<Backend>(executor_, executor_.ranks().front());
+    return detail::grid_of<Backend>(ready().executor, ready().executor.ranks().front());
   }
   /// @return what a rank's arena holds, and the most it held in the last step
   /// @throws error (bad_argument) when the rank does not run in this process, or while a call runs
@@ -173,7 +177,6 @@ class pipeline {
 
  private:
   friend class started_step<pipeline>;
-  friend class detail::plan_runner<Backend>;
   using program_run = detail::program_run<Backend>;
   using step_callback = detail::callback<step_result, after_step>;
   using output_callback = detail::callback<evaluation_output>;
@@ -183,13 +186,55 @@ class pipeline {
     bool decides = false;  // it says what comes next
   };
 
+  // A plan that is ready to run.
+  struct ready_plan {
+    ready_plan(
+        plan const& given,
+        Backend const& backend,
+        std::vector<stage_ref> const& all_stages,
+        training_options const& options);
+    ready_plan(ready_plan const&) = delete;
+    ready_plan& operator=(ready_plan const&) = delete;
+    ~ready_plan();
+
+    [[nodiscard]] std::unique_ptr<program_run> make_run(
+        program code, stall_options const& on_stall, output_callback const* outputs);
+    // Calls `work(here, rank, stages, grid)` for each rank of this process.
+    template <class Work>
+    void for_each_rank(Work const& work) {
+      auto left = std::span<stage_ref const>(stages);
+      for (std::size_t here = 0; here < memory.size(); ++here) {
+        int const rank = executor.ranks()[here];
+        auto const chunks = planned.problem().placement().stages_of(rank).size();
+        work(here, rank, left.first(chunks), detail::grid_of<Backend>(executor, rank));
+        left = left.subspan(chunks);
+      }
+    }
+
+    plan planned;
+    typename Backend::executor executor;
+    std::vector<stage_ref> stages;  // rank after rank
+    std::vector<rank_memory> memory;
+    // With those of the ranks that its ranks wait for.
+    std::vector<std::vector<std::byte>> compared_calls;
+    bool has_compared_plans = false;
+    bool has_compared_replicas = false;  // their plans
+    detail::step_agreements agreements;
+    std::unique_ptr<program_run> training;
+    std::unique_ptr<program_run> evaluation;
+  };
+
   pipeline(
-      std::vector<stage_ref> const& stages,
+      std::vector<stage_ref> stages,
       plan const& planned,
       Backend backend,
       training_options const& options);
 
-  [[nodiscard]] std::unique_ptr<program_run> make_run(program code, output_callback const* outputs);
+  [[nodiscard]] ready_plan& ready() const {
+    detail::require(
+        ready_ != nullptr, "there is no plan: neither another one nor the one before it could run");
+    return *ready_;
+  }
   step_result const& train(std::int64_t count, step_calls calls, run_options const& options);
   after_step train_until(std::int64_t end, step_calls calls);
   after_step decide(after_step asked, bool is_before_pause);
@@ -201,17 +246,6 @@ class pipeline {
   void execute(program_run& of, std::int64_t count, step_callback on_step = {});
   [[nodiscard]] detail::run_statement statement_of(program_run const& of, std::int64_t count);
   void compare_with_grid(detail::run_statement const& stated);
-  // Calls `work(here, rank, stages, grid)` for each rank of this process.
-  template <class Work>
-  void for_each_rank(Work const& work) {
-    auto left = std::span<stage_ref const>(stages_);
-    for (std::size_t here = 0; here < memory_.size(); ++here) {
-      int const rank = executor_.ranks()[here];
-      auto const chunks = plan_.problem().placement().stages_of(rank).size();
-      work(here, rank, left.first(chunks), detail::grid_of<Backend>(executor_, rank));
-      left = left.subspan(chunks);
-    }
-  }
   after_step call_back(step_callback on_step, step_result const& result);
   void note_failures(program_run const& of);
   [[noreturn]] void report(program_run const& of);
@@ -220,30 +254,21 @@ class pipeline {
   void finish_oldest();
   void finish_all();
   [[nodiscard]] std::size_t turn_of(std::int64_t ticket) const noexcept {
-    return detail::index(ticket) % training_->results.size();
+    return detail::index(ticket) % ready().training->results.size();
   }
 
-  plan plan_;
+  Backend backend_;
+  std::vector<stage_ref> stages_;  // in the order of the model
+  training_options options_;
   detail::running_call calls_;
-  typename Backend::executor executor_;
-  std::vector<stage_ref> stages_;  // rank after rank
-  std::vector<rank_memory> memory_;
-  stall_options on_stall_;
-  bool compares_weights_;
   training_state state_;
-  // With those of the ranks that its ranks wait for.
-  std::vector<std::vector<std::byte>> compared_calls_;
-  bool has_compared_plans_ = false;
-  bool has_compared_replicas_ = false;    // their plans
   bool has_compared_weights_ = false;     // since the weights were loaded
   std::int64_t evaluations_ = 0;          // since the last step
   detail::run_statement asked_steps_;     // by the user, in the call that runs
   after_step asked_ = after_step::go_on;  // of this process, and not told to others yet
   bool has_proposed_ = false;
-  detail::step_agreements agreements_;
   output_callback outputs_;  // of the evaluation that runs
-  std::unique_ptr<program_run> training_;
-  std::unique_ptr<program_run> evaluation_;
+  std::unique_ptr<ready_plan> ready_;
   std::vector<failure> failures_;
   detail::step_queue started_;
 };
@@ -254,43 +279,106 @@ template <class Backend, class Stages>
 pipeline(plan const&, Backend, Stages&&, training_options const&) -> pipeline<Backend>;
 
 template <backend Backend>
-pipeline<Backend>::pipeline(
-    std::vector<stage_ref> const& stages,
-    plan const& planned,
-    Backend backend,
+pipeline<Backend>::ready_plan::ready_plan(
+    plan const& given,
+    Backend const& backend,
+    std::vector<stage_ref> const& all_stages,
     training_options const& options)
-    : plan_(detail::verified(planned, detail::devices_of(backend, planned.problem().ranks()))),
-      executor_(backend, plan_),
-      stages_(detail::make_or_refuse<Backend>(
-          executor_,
-          [&] { return detail::by_rank(stages, plan_.problem().placement(), executor_.ranks()); })),
-      memory_(executor_.ranks().size()),
-      on_stall_(options.on_stall),
-      compares_weights_(options.compares_weights),
-      agreements_(detail::make_or_refuse<Backend>(executor_, [&] {
+    : planned(detail::verified(given, detail::devices_of(backend, given.problem().ranks()))),
+      executor(backend, planned),
+      stages(detail::make_or_refuse<Backend>(
+          executor,
+          [&] {
+            return detail::by_rank(all_stages, planned.problem().placement(), executor.ranks());
+          })),
+      memory(executor.ranks().size()),
+      agreements(detail::make_or_refuse<Backend>(executor, [&] {
         return detail::step_agreements(
-            plan_.program(), plan_.problem(), executor_.ranks(), stages_, options);
+            planned.program(), planned.problem(), executor.ranks(), stages, options);
       })) {
-  detail::make_or_refuse<Backend>(executor_, [&] {
-    detail::check_on_stall<Backend>(executor_, options.on_stall);
+  detail::make_or_refuse<Backend>(executor, [&] {
+    detail::check_on_stall<Backend>(executor, options.on_stall);
     for_each_rank([&](std::size_t, int rank, std::span<stage_ref const> own, rank_grid& grid) {
       detail::check_replicas(
-          plan_, rank, own, grid, summing_transport<typename Backend::transport_type>);
+          planned, rank, own, grid, summing_transport<typename Backend::transport_type>);
       detail::require(
           grid.tensor().size() == 1 || !options.on_stall.runs_w,
           "on_stall.runs_w moves W of each rank by itself, and ranks that share stages need one "
           "order of passes; leave it false");
     });
   });
-  for (std::size_t here = 0; here < memory_.size(); ++here)
-    memory_[here].buffers = executor_.make_memory(executor_.ranks()[here]);
+  for (std::size_t here = 0; here < memory.size(); ++here)
+    memory[here].buffers = executor.make_memory(executor.ranks()[here]);
   if constexpr (Backend::reserves_memory)
-    detail::make_or_refuse<Backend>(executor_, [&] {
+    detail::make_or_refuse<Backend>(executor, [&] {
       detail::reserve_peaks(
-          plan_, detail::devices_of(backend, plan_.problem().ranks()), executor_.ranks(), memory_);
+          planned,
+          detail::devices_of(backend, planned.problem().ranks()),
+          executor.ranks(),
+          memory);
     });
-  training_ = make_run(plan_.program(), nullptr);
-  executor_.warm_up(training_->engines);
+  training = make_run(planned.program(), options.on_stall, nullptr);
+  executor.warm_up(training->engines);
+}
+
+template <backend Backend>
+pipeline<Backend>::ready_plan::~ready_plan() {
+  try {  // before its connections close, so that other processes know why they do
+    if constexpr (leaves_run<Backend>) executor.leave();
+  } catch (...) {  // they find them closed
+  }
+}
+
+template <backend Backend>
+std::unique_ptr<detail::program_run<Backend>> pipeline<Backend>::ready_plan::make_run(
+    program code, stall_options const& on_stall, output_callback const* outputs) {
+  auto const& timed = [&]() -> problem const& {
+    if constexpr (states_times<Backend>)
+      return executor.stated();
+    else
+      return planned.problem();
+  }();
+  return std::make_unique<program_run>(
+      executor, timed, std::move(code), stages, memory, on_stall, agreements, outputs);
+}
+
+template <backend Backend>
+pipeline<Backend>::pipeline(
+    std::vector<stage_ref> stages,
+    plan const& planned,
+    Backend backend,
+    training_options const& options)
+    : backend_(std::move(backend)),
+      stages_(std::move(stages)),
+      options_(options),
+      ready_(std::make_unique<ready_plan>(planned, backend_, stages_, options_)) {}
+
+template <backend Backend>
+void pipeline<Backend>::take(plan const& next) {
+  auto const call = calls_.begin("take()");
+  finish_all();
+  started_.expire();
+  evaluations_ = 0;
+  auto const before = ready().planned;
+  if constexpr (states_times<Backend>)
+    if (!backend_.stated) backend_.stated = before.problem();
+  auto const run = [&](plan const& planned) {
+    ready_ = std::make_unique<ready_plan>(planned, backend_, stages_, options_);
+    ready().agreements.resume(state_);
+  };
+  ready_.reset();  // gives its memory back first
+  try {
+    run(next);
+  } catch (...) {
+    auto const refused = std::current_exception();
+    try {
+      run(before);
+    } catch (...) {  // for the same reason, such as a run of processes that is over
+      ready_.reset();
+      std::rethrow_exception(refused);
+    }
+    throw;
+  }
 }
 
 template <backend Backend>
@@ -298,10 +386,6 @@ pipeline<Backend>::~pipeline() {
   try {
     finish_all();
   } catch (...) {  // nobody has asked for those steps
-  }
-  try {  // before its connections close, so that other processes know why they do
-    if constexpr (leaves_run<Backend>) executor_.leave();
-  } catch (...) {  // they find them closed
   }
 }
 
@@ -320,7 +404,9 @@ template <backend Backend>
 step_result const& pipeline<Backend>::evaluate_for(output_callback on_output) {
   auto const call = calls_.begin_evaluation();
   finish_all();
-  if (evaluation_ == nullptr) evaluation_ = make_run(forward_only(plan_.program()), &outputs_);
+  if (ready().evaluation == nullptr)
+    ready().evaluation =
+        ready().make_run(forward_only(ready().planned.program()), options_.on_stall, &outputs_);
   auto hand_out = [&](evaluation_output const& output) {
     auto const called = calls_.call_back();
     detail::named_call("on_output", {}, [&] { on_output(output); });
@@ -329,42 +415,29 @@ step_result const& pipeline<Backend>::evaluate_for(output_callback on_output) {
   using scope = std::shared_ptr<void>;
   scope scopes;  // the last one ends first, as stages may share what has a mode
   try {
-    for (auto const& each : stages_)
+    for (auto const& each : ready().stages)
       if (auto own = each.evaluation_scope())
         scopes = std::make_shared<std::pair<scope, scope>>(std::move(scopes), std::move(own));
   } catch (...) {
     report_callback();
   }
-  execute(*evaluation_, 1);
+  execute(*ready().evaluation, 1);
   try {
-    share(evaluation_->last_result());
+    share(ready().evaluation->last_result());
   } catch (...) {
     report_callback();
   }
   ++evaluations_;
-  return evaluation_->last_result();
+  return ready().evaluation->last_result();
 }
 
 template <backend Backend>
 arena_usage const& pipeline<Backend>::memory(int rank) const {
   calls_.check_idle("memory()");
-  auto const all = executor_.ranks();
+  auto const all = ready().executor.ranks();
   auto const found = std::find(all.begin(), all.end(), rank);
   detail::require(found != all.end(), "memory() takes a rank that runs in this process");
-  return memory_[detail::index(found - all.begin())].buffers.usage();
-}
-
-template <backend Backend>
-std::unique_ptr<detail::program_run<Backend>> pipeline<Backend>::make_run(
-    program code, output_callback const* outputs) {
-  auto const& timed = [&]() -> problem const& {
-    if constexpr (states_times<Backend>)
-      return executor_.stated();
-    else
-      return plan_.problem();
-  }();
-  return std::make_unique<program_run>(
-      executor_, timed, std::move(code), stages_, memory_, on_stall_, agreements_, outputs);
+  return ready().memory[detail::index(found - all.begin())].buffers.usage();
 }
 
 template <backend Backend>
@@ -375,18 +448,18 @@ void pipeline<Backend>::execute(program_run& of, std::int64_t count, step_callba
     compare_with_grid(stated);
   } catch (...) {
     if constexpr (proposes<Backend>) report_callback();  // other processes are told
-    failures_.assign(1, {{.rank = executor_.ranks().front()}, {}, std::current_exception()});
+    failures_.assign(1, {{.rank = ready().executor.ranks().front()}, {}, std::current_exception()});
     throw;
   }
-  executor_.start_run();
+  ready().executor.start_run();
   of.begin(
-      executor_,
+      ready().executor,
       {.first = state_.steps,
        .count = count,
        .evaluation = evaluations_,
        .on_step = on_step,
        .stated = stated});
-  executor_.run(of.engines, *of.transport, of.status);
+  ready().executor.run(of.engines, *of.transport, of.status);
   if (of.status.has_failed())
     for (auto& e : of.engines) e.abandon();
   of.transport->drain();
@@ -398,17 +471,19 @@ void pipeline<Backend>::execute(program_run& of, std::int64_t count, step_callba
 // Says what ranks compare of the steps that come next.
 template <backend Backend>
 detail::run_statement pipeline<Backend>::statement_of(program_run const& of, std::int64_t count) {
-  if (&of != training_.get()) return {.is_training = false, .step = state_.steps};
+  if (&of != ready().training.get()) return {.is_training = false, .step = state_.steps};
   auto stated = asked_steps_;
   stated.step = state_.steps;
   stated.at_once = count;
-  auto& grid = detail::grid_of<Backend>(executor_, executor_.ranks().front());
-  stated.compares_weights = compares_weights_ && !has_compared_weights_ && grid.has_members();
+  auto& grid = detail::grid_of<Backend>(ready().executor, ready().executor.ranks().front());
+  stated.compares_weights =
+      options_.compares_weights && !has_compared_weights_ && grid.has_members();
   // Where ranks agree on steps, they do not wait for each other besides.
   stated.step_decides = stated.step_decides && of.agreements == nullptr;
   try {
-    for (std::size_t here = 0; here < memory_.size() && !stated.terms; ++here)
-      if (auto* const part = agreements_.of(here); part != nullptr) stated.terms = part->terms();
+    for (std::size_t here = 0; here < ready().memory.size() && !stated.terms; ++here)
+      if (auto* const part = ready().agreements.of(here); part != nullptr)
+        stated.terms = part->terms();
   } catch (...) {  // a learning rate threw
     grid.fail(std::current_exception());
     report_callback();
@@ -420,24 +495,26 @@ detail::run_statement pipeline<Backend>::statement_of(program_run const& of, std
 template <backend Backend>
 void pipeline<Backend>::compare_with_grid(detail::run_statement const& stated) {
   auto const compare_plans = [&](bool is_training) {
-    for_each_rank([&](auto, int rank, auto, rank_grid& grid) {
-      detail::compare_plans(plan_, rank, grid, is_training);
+    ready().for_each_rank([&](auto, int rank, auto, rank_grid& grid) {
+      detail::compare_plans(ready().planned, rank, grid, is_training);
     });
   };
-  if (!std::exchange(has_compared_plans_, true)) compare_plans(false);
-  if (stated.is_training && !std::exchange(has_compared_replicas_, true)) compare_plans(true);
+  if (!std::exchange(ready().has_compared_plans, true)) compare_plans(false);
+  if (stated.is_training && !std::exchange(ready().has_compared_replicas, true))
+    compare_plans(true);
   if constexpr (!proposes<Backend>)
     detail::compare_calls(
-        plan_,
+        ready().planned,
         stated,
-        detail::grid_of<Backend>(executor_, executor_.ranks().front()),
-        compared_calls_);
+        detail::grid_of<Backend>(ready().executor, ready().executor.ranks().front()),
+        ready().compared_calls);
   if (stated.compares_weights) {
     has_compared_weights_ = true;
-    for_each_rank([&](std::size_t here, int rank, auto stages, rank_grid& grid) {
-      detail::run_at<Backend>(executor_, rank, memory_[here].buffers, [&](pass_context ctx) {
-        detail::compare_weights(plan_, rank, stages, grid, ctx);
-      });
+    ready().for_each_rank([&](std::size_t here, int rank, auto stages, rank_grid& grid) {
+      detail::run_at<Backend>(
+          ready().executor, rank, ready().memory[here].buffers, [&](pass_context ctx) {
+            detail::compare_weights(ready().planned, rank, stages, grid, ctx);
+          });
     });
   }
 }
@@ -456,12 +533,13 @@ void pipeline<Backend>::note_failures(program_run const& of) {
 // Settles what was noted with other processes, and throws the first failure.
 template <backend Backend>
 void pipeline<Backend>::report(program_run const& of) {
-  if (&of == training_.get())
-    agreements_.settle([&](std::size_t here, auto const& work) {
-      detail::run_at<Backend>(executor_, executor_.ranks()[here], memory_[here].buffers, work);
+  if (&of == ready().training.get())
+    ready().agreements.settle([&](std::size_t here, auto const& work) {
+      detail::run_at<Backend>(
+          ready().executor, ready().executor.ranks()[here], ready().memory[here].buffers, work);
     });
-  if (agreements_.of(0) != nullptr) state_ = agreements_.of(0)->state();
-  executor_.settle(failures_);
+  if (ready().agreements.of(0) != nullptr) state_ = ready().agreements.of(0)->state();
+  ready().executor.settle(failures_);
   detail::rethrow_located(failures_.front());
 }
 

@@ -4,11 +4,11 @@
 // planned again while it trains.
 #pragma once
 
+#include <zbpp/adapt/auto_pipeline.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/grid.hpp>
 #include <zbpp/model/layers.hpp>
-#include <zbpp/runtime/auto_pipeline.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/threads.hpp>
 #include <zbpp/torch/layer.hpp>
@@ -89,8 +89,7 @@ void prepare(layer_sequence const& model, auto_settings& settings);
 [[nodiscard]] std::vector<layer_costs> measure_model(
     layer_sequence const& model, stage_ends const& ends, auto_settings const& settings);
 /// @return the model with its costs, whether they were measured or stated
-[[nodiscard]] layered_problem problem_of(
-    layer_sequence const& model, auto_settings const& settings);
+[[nodiscard]] problem problem_of(layer_sequence const& model, auto_settings const& settings);
 
 template <backend Backend, optimizer_maker Make>
 [[nodiscard]] auto make_auto_pipeline(

@@ -9,9 +9,9 @@
 #include <zbpp/model/problem.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
-#include <stop_token>
 #include <vector>
 
 namespace zbpp::detail {
@@ -21,7 +21,7 @@ struct exhaustive_limits {
   std::int64_t nodes = 1'000'000;  ///< visited states; of each it may remember some 300 bytes
   ticks below = std::numeric_limits<ticks>::max();  ///< only orders that cost less are of interest
   ticks enough = 0;                                 ///< one that costs no more ends the search
-  std::stop_token stop = {};                        ///< gives up
+  std::function<bool()> stop = {};                  ///< gives up where it returns true
 };
 
 /// Holds what a search found out.

@@ -103,7 +103,7 @@ class exhaustive_search {
   [[nodiscard]] bool is_over() {
     constexpr int states_per_question = 256;
     return ++found_.nodes > limits_.nodes ||
-           (found_.nodes % states_per_question == 0 && limits_.stop.stop_requested());
+           (found_.nodes % states_per_question == 0 && limits_.stop && limits_.stop());
   }
 
   // Remembers the state.

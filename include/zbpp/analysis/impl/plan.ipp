@@ -33,7 +33,9 @@ ZBPP_INLINE plan::plan(
     zbpp::problem problem,
     zbpp::schedule schedule,
     lower_options const& options)
-    : plan(std::move(policy), problem, schedule, detail::lower_for(schedule, problem, options)) {}
+    : plan(std::move(policy), problem, schedule, detail::lower_for(schedule, problem, options)) {
+  options_ = options;
+}
 
 ZBPP_INLINE plan::plan(
     std::string policy, zbpp::problem problem, zbpp::schedule schedule, zbpp::program program)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a problem, or one of layers, is read from the tree of a file, and written as one; and what a
-// plan must satisfy so that it can be written and checked.
+// How a problem is read from the tree of a file, and written as one; and what a plan must satisfy
+// so that it can be written and checked.
 #pragma once
 
 #include <zbpp/error.hpp>
@@ -20,7 +20,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -40,6 +39,9 @@ void check_writable(plan_report const& from);
 /// @return whether a list can be the first layer of each stage
 [[nodiscard]] bool are_first_layers(std::vector<int> const& list, int stages);
 
+/// @throws error (bad_format) unless it is that
+[[nodiscard]] std::vector<int> read_first_layers(value const& list, int stages);
+
 /// Says how large the problem of a file may be; the model itself takes more. A text of a line names
 /// any size, and must not fill the memory.
 struct problem_limits {
@@ -53,44 +55,19 @@ class problem_reader {
  public:
   explicit problem_reader(value const& object) : object_(object) {}
 
-  /// @return whether it states layers instead of stages
-  [[nodiscard]] bool has_layers() const { return object_.has("layers"); }
-
   [[nodiscard]] problem read() {
-    if (has_layers())
-      object_.refuse(
-          "the key 'layers'", "'stages' in its place: only a plan for layers takes layers");
-    if (object_.has("rank_speeds"))
-      object_.refuse("the key 'rank_speeds'", "stages with what they take on their ranks");
-    auto alike = read_as<problem>("stages", [&](value const& stages, placement const& layout) {
-      return read_stages(stages, layout.stages());
-    });
-    return as_format_error(
-        object_, [&] { return with_microbatch_factors(std::move(alike), std::move(factors_)); });
-  }
-
-  [[nodiscard]] layered_problem read_layered() {
-    if (object_.has("stages"))
+    bool const has_layers = object_.has("layers");
+    if (has_layers && object_.has("stages"))
       object_.refuse("the key 'stages'", "'layers' in its place, which are cut into stages");
-    if (object_.has("microbatch_factors"))
-      object_.refuse(
-          "the key 'microbatch_factors'",
-          "microbatches of one size: only a problem of stages takes factors");
-    return read_as<layered_problem>(
-        "layers", [&](value const& layers, placement const&) { return read_layers(layers); });
-  }
-
-  /// @return the unit of the file's times, once it has been read
-  [[nodiscard]] time_unit unit() const noexcept { return unit_; }
-
- private:
-  // Reads all keys; `read_costs_of` reads those of stages or layers, whose key is `name`.
-  template <class Problem, class ReadCosts>
-  [[nodiscard]] Problem read_as(std::string_view name, ReadCosts read_costs_of) {
-    std::array<std::string_view, 11> const names{
+    for (auto const* const key : {"rank_speeds", "first_layer", "recompute"})
+      if (!has_layers && object_.has(key))
+        object_.refuse(
+            zbpp::detail::joined("the key '", key, "'"),
+            "stages with what they take on their ranks");
+    std::array<std::string_view, 13> const names{
         "ranks",
         "microbatches",
-        name,
+        has_layers ? "layers" : "stages",
         "placement",
         "chunks",
         "time_unit",
@@ -98,7 +75,9 @@ class problem_reader {
         "memory_limit",
         "rank_speeds",
         "microbatch_factors",
-        "replicas"};
+        "replicas",
+        "first_layer",
+        "recompute"};
     auto const
         [ranks,
          microbatches,
@@ -109,36 +88,83 @@ class problem_reader {
          transfer,
          limit,
          speed,
-         factors,
-         replicas] = object_.members(names, 3);
+         factor,
+         replicas,
+         first,
+         again] = object_.members(names, 3);
     if (unit) unit_ = read_unit(unit);
-    auto layout = read_placement(ranks, form, chunks);
+    auto const p = static_cast<int>(whole(ranks, 1, problem_limits::stages));
+    if (form && is_word(form, "v") && p > problem_limits::stages / 2)
+      ranks.refuse("at most " + std::to_string(problem_limits::stages / 2) + " for a v-shape");
+    auto layout = read_placement(p, form, chunks);
+    if (layout.ranks() != p) ranks.refuse(std::to_string(layout.ranks()) + ", as in placement");
     auto const count = static_cast<int>(whole(microbatches, 1, 1 << 27));
-    auto costs = read_costs_of(entries, layout);
+    auto costs = has_layers ? read_layers(entries) : read_stages(entries, layout.stages());
     auto hops = transfer ? read_transfer(transfer, layout.ranks()) : transfer_costs{};
     auto limits = limit ? read_limits(limit, layout.ranks()) : std::vector<bytes>{};
-    auto const speeds =
+    auto speeds =
         speed ? read_list_of("speed", "rank", speed, layout.ranks()) : std::vector<double>{};
-    if (factors) factors_ = read_list_of("factor", "microbatch", factors, count);
+    auto factors =
+        factor ? read_list_of("factor", "microbatch", factor, count) : std::vector<double>{};
     auto const others = replicas ? read_replicas(replicas) : replica_costs{};
+    auto const stage_count = layout.stages();
+    auto const first_layer = first ? read_first_layers(first, stage_count) : std::vector<int>{};
+    auto const recompute = again ? read_recompute(again, stage_count) : std::vector<bool>{};
+    if (again && !first) again.refuse("'first_layer' beside 'recompute'");
     return as_format_error(object_, [&] {
-      auto const alone = [&] {
-        if constexpr (std::is_same_v<Problem, layered_problem>)
-          return Problem{
-              std::move(layout),
-              count,
-              std::move(costs),
-              std::move(hops),
-              std::move(limits),
-              speeds};
-        else
-          return Problem{
-              std::move(layout), count, std::move(costs), std::move(hops), std::move(limits)};
-      };
-      return with_replicas(alone(), others);
+      auto read =
+          has_layers
+              ? with_placement(
+                    problem(
+                        std::move(costs),
+                        {.ranks = layout.ranks(),
+                         .microbatches = count,
+                         .transfer = std::move(hops),
+                         .memory_limits = std::move(limits),
+                         .rank_speeds = std::move(speeds)}),
+                    layout)
+              : problem(
+                    std::move(layout), count, std::move(costs), std::move(hops), std::move(limits));
+      if (!first_layer.empty()) read = with_cut(std::move(read), first_layer, recompute);
+      return with_microbatch_factors(with_replicas(std::move(read), others), std::move(factors));
     });
   }
 
+  /// @return the unit of the file's times, once it has been read
+  [[nodiscard]] time_unit unit() const noexcept { return unit_; }
+
+  /// Reads a placement on so many ranks; one that is listed may have fewer.
+  [[nodiscard]] static placement read_placement(int ranks, value const& form, value const& chunks) {
+    auto read_chunks = [&](int low, int high) {
+      return chunks ? static_cast<int>(whole(chunks, low, high)) : low;
+    };
+    if (form && form.is(value_kind::array)) {
+      if (chunks) chunks.refuse("no chunks beside a list of ranks");
+      return read_list(form, ranks);
+    }
+    if (!form || is_word(form, "linear")) {
+      static_cast<void>(read_chunks(1, 1));
+      return placement::linear(ranks);
+    }
+    if (is_word(form, "looped")) {
+      if (!chunks) form.refuse("chunks, the number of chunks per rank, beside 'looped'");
+      return placement::looped(ranks, read_chunks(1, problem_limits::stages / ranks));
+    }
+    if (!is_word(form, "v")) form.refuse("'linear', 'looped', 'v' or the rank of every stage");
+    static_cast<void>(read_chunks(2, 2));
+    return placement::v_shape(ranks);
+  }
+
+  /// Reads for each stage whether it recomputes.
+  [[nodiscard]] static std::vector<bool> read_recompute(value const& list, int stages) {
+    if (!list.is(value_kind::array) || list.size() != zbpp::detail::index(stages))
+      list.refuse(zbpp::detail::joined("an array of ", stages, ", true or false for each stage"));
+    std::vector<bool> recompute;
+    list.for_each([&](value const& stage) { recompute.push_back(is_true(stage)); });
+    return recompute;
+  }
+
+ private:
   [[nodiscard]] static time_unit read_unit(value const& name) {
     for (auto unit :
          {time_unit::nanoseconds,
@@ -149,42 +175,13 @@ class problem_reader {
     name.refuse("'ns', 'us', 'ms' or 's'");
   }
 
-  [[nodiscard]] static placement read_placement(
-      value const& ranks, value const& form, value const& chunks) {
-    auto const p = static_cast<int>(whole(ranks, 1, problem_limits::stages));
-    auto read_chunks = [&](int low, int high) {
-      return chunks ? static_cast<int>(whole(chunks, low, high)) : low;
-    };
-    if (form && form.is(value_kind::array)) {
-      if (chunks) chunks.refuse("no chunks beside a list of ranks");
-      return read_list(form, ranks, p);
-    }
-    if (!form || is_word(form, "linear")) {
-      static_cast<void>(read_chunks(1, 1));
-      return placement::linear(p);
-    }
-    if (is_word(form, "looped")) {
-      if (!chunks) form.refuse("chunks, the number of chunks per rank, beside 'looped'");
-      return placement::looped(p, read_chunks(1, problem_limits::stages / p));
-    }
-    if (!is_word(form, "v")) form.refuse("'linear', 'looped', 'v' or the rank of every stage");
-    static_cast<void>(read_chunks(2, 2));
-    if (p > problem_limits::stages / 2)
-      ranks.refuse("at most " + std::to_string(problem_limits::stages / 2) + " for a v-shape");
-    return placement::v_shape(p);
-  }
-
-  [[nodiscard]] static placement read_list(value const& list, value const& ranks, int p) {
+  [[nodiscard]] static placement read_list(value const& list, int ranks) {
     if (list.size() > problem_limits::stages)
       list.refuse("at most " + std::to_string(problem_limits::stages) + " stages");
     std::vector<int> rank_of;
     list.for_each(
-        [&](value const& rank) { rank_of.push_back(static_cast<int>(whole(rank, 0, p - 1))); });
-    auto const placement =
-        as_format_error(list, [&] { return placement::custom(std::move(rank_of)); });
-    if (placement.ranks() != p)
-      ranks.refuse(std::to_string(placement.ranks()) + ", as in placement");
-    return placement;
+        [&](value const& rank) { rank_of.push_back(static_cast<int>(whole(rank, 0, ranks - 1))); });
+    return as_format_error(list, [&] { return placement::custom(std::move(rank_of)); });
   }
 
   [[nodiscard]] std::vector<stage_costs> read_stages(value const& list, int stages) const {
@@ -325,55 +322,40 @@ class problem_reader {
 
   value object_;
   time_unit unit_ = time_unit::milliseconds;
-  std::vector<double> factors_;  // of the microbatches
 };
 
 /// Writes a problem as an object, whose inner lines begin with `indent`.
 class problem_writer {
  public:
   problem_writer(problem const& problem, time_unit unit, std::string indent)
-      : placement_(problem.placement()),
-        microbatches_(problem.microbatches()),
-        costs_(problem.all_costs()),
-        transfer_(problem.transfer()),
-        memory_limits_(problem.memory_limits()),
-        factors_(problem.microbatch_factors()),
-        replicas_(problem.replicas()),
-        unit_(unit),
-        indent_(std::move(indent)) {}
-  problem_writer(layered_problem const& model, time_unit unit, std::string indent)
-      : placement_(model.placement()),
-        microbatches_(model.microbatches()),
-        has_layers_(true),
-        costs_(model.layers()),
-        transfer_(model.transfer()),
-        memory_limits_(model.memory_limits()),
-        rank_speeds_(model.rank_speeds()),
-        replicas_(model.replicas()),
-        unit_(unit),
-        indent_(std::move(indent)) {}
+      : problem_(problem), unit_(unit), indent_(std::move(indent)) {}
 
   [[nodiscard]] std::string write() {
-    if (placement_.stages() > problem_limits::stages)
+    auto const& placement = problem_.placement();
+    if (placement.stages() > problem_limits::stages)
       throw error(errc::bad_argument) + "a file holds at most " + problem_limits::stages +
-          " stages, not " + placement_.stages();
+          " stages, not " + placement.stages();
     text_ = "{";
-    key("ranks") += std::to_string(placement_.ranks());
-    key("microbatches") += std::to_string(microbatches_);
+    key("ranks") += std::to_string(placement.ranks());
+    key("microbatches") += std::to_string(problem_.microbatches());
     key("placement") += placement_text();
-    if (placement_.name() == "looped")
-      key("chunks") += std::to_string(placement_.stages() / placement_.ranks());
+    if (placement.name() == "looped")
+      key("chunks") += std::to_string(placement.stages() / placement.ranks());
     key("time_unit").append("\"").append(to_string(unit_)).append("\"");
-    key(has_layers_ ? "layers" : "stages") += has_layers_ ? layers_text() : stages_text();
+    if (problem_.layers().empty())
+      key("stages") += stages_text();
+    else
+      key("layers") += layers_text();
     key("transfer") += transfer_text();
     key("memory_limit") += limits_text();
     auto const add_list = [&](std::string_view name, std::span<double const> numbers) {
       if (!numbers.empty())
         key(name) += list(numbers, [](double number) { return scaled_text(number, 0); });
     };
-    add_list("rank_speeds", rank_speeds_);
-    add_list("microbatch_factors", factors_);
-    if (replicas_ != replica_costs()) key("replicas") += replicas_text();
+    add_list("rank_speeds", problem_.rank_speeds());
+    add_list("microbatch_factors", problem_.microbatch_factors());
+    if (problem_.replicas() != replica_costs()) key("replicas") += replicas_text();
+    add_cut();
     return text_ + "\n" + indent_ + "}";
   }
 
@@ -383,14 +365,27 @@ class problem_writer {
     return text_.append("  \"").append(name).append("\": ");
   }
 
+  // Where it is not the cut that a reader makes.
+  void add_cut() {
+    if (problem_.layers().empty()) return;
+    auto const layers = problem_.layers();
+    if (with_layers(problem_, {layers.begin(), layers.end()}) == problem_) return;
+    key("first_layer") +=
+        list(problem_.first_layer(), [](int layer) { return std::to_string(layer); });
+    key("recompute") += list(problem_.all_costs(), [](stage_costs const& costs) {
+      return std::string(costs.recompute ? "true" : "false");
+    });
+  }
+
   [[nodiscard]] std::string placement_text() const {
-    auto const name = placement_.name();
+    auto const name = problem_.placement().name();
     if (name != "custom") return "\"" + name + "\"";
-    return list(placement_.rank_of_stages(), [](int rank) { return std::to_string(rank); });
+    return list(
+        problem_.placement().rank_of_stages(), [](int rank) { return std::to_string(rank); });
   }
 
   [[nodiscard]] std::string stages_text() const {
-    auto all = costs_;
+    auto all = problem_.all_costs();
     if (std::equal(all.begin() + 1, all.end(), all.begin())) all = all.first(1);
     std::string text = "[";
     for (auto const& costs : all)
@@ -403,7 +398,7 @@ class problem_writer {
   // Equal layers one after another are one entry with their count.
   [[nodiscard]] std::string layers_text() const {
     std::string text = "[";
-    for (auto left = costs_; !left.empty();) {
+    for (auto left = problem_.layers(); !left.empty();) {
       auto const next = std::find_if_not(left.begin(), left.end(), [&](layer_costs const& costs) {
         return costs == left.front();
       });
@@ -433,7 +428,7 @@ class problem_writer {
   }
 
   [[nodiscard]] std::string transfer_text() const {
-    auto const& hops = transfer_;
+    auto const& hops = problem_.transfer();
     auto const time_of = [this](ticks latency) { return number_text(latency, unit_); };
     if (hops.ranks() == 0) return time_of(hops.latency().front());
     auto const latency = table(hops.latency(), time_of);
@@ -446,14 +441,15 @@ class problem_writer {
   }
 
   [[nodiscard]] std::string replicas_text() const {
-    return "{\"count\": " + std::to_string(replicas_.count) +
-           ", \"latency\": " + number_text(replicas_.latency, unit_) +
-           ", \"time_per_size\": " + scaled_text(replicas_.time_per_byte, power_of(unit_)) +
-           (replicas_.shards_optimizer ? ", \"shards_optimizer\": true}" : "}");
+    auto const& replicas = problem_.replicas();
+    return "{\"count\": " + std::to_string(replicas.count) +
+           ", \"latency\": " + number_text(replicas.latency, unit_) +
+           ", \"time_per_size\": " + scaled_text(replicas.time_per_byte, power_of(unit_)) +
+           (replicas.shards_optimizer ? ", \"shards_optimizer\": true}" : "}");
   }
 
   [[nodiscard]] std::string limits_text() const {
-    auto const limits = memory_limits_;
+    auto const limits = problem_.memory_limits();
     if (limits.empty()) return "null";
     if (limits.size() == 1) return std::to_string(limits.front());
     return list(limits, [](bytes limit) { return std::to_string(limit); });
@@ -462,28 +458,21 @@ class problem_writer {
   template <class Number, class Text>
   [[nodiscard]] static std::string list(std::span<Number const> numbers, Text text_of) {
     std::string text = "[";
-    for (auto number : numbers) text.append(text.size() > 1 ? ", " : "").append(text_of(number));
+    for (auto const& number : numbers)
+      text.append(text.size() > 1 ? ", " : "").append(text_of(number));
     return text + "]";
   }
 
   template <class Number, class Text>
   [[nodiscard]] std::string table(std::span<Number const> numbers, Text text_of) const {
-    auto const row = zbpp::detail::index(placement_.ranks());
+    auto const row = zbpp::detail::index(problem_.ranks());
     std::string text = "[";
     for (; !numbers.empty(); numbers = numbers.subspan(row))
       text.append(text.size() > 1 ? ", " : "").append(list(numbers.first(row), text_of));
     return text + "]";
   }
 
-  placement const& placement_;
-  int microbatches_;
-  bool has_layers_ = false;
-  std::span<stage_costs const> costs_;
-  transfer_costs const& transfer_;
-  std::span<bytes const> memory_limits_;
-  std::span<double const> rank_speeds_ = {};
-  std::span<double const> factors_ = {};
-  replica_costs replicas_;
+  problem const& problem_;
   time_unit unit_;
   std::string indent_;
   std::string text_;

@@ -16,6 +16,7 @@
 #include <zbpp/json/plan.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/pass.hpp>
+#include <zbpp/planner/detail/memory_limits.hpp>
 
 #include <algorithm>
 #include <array>
@@ -82,19 +83,6 @@ class plan_reader {
     return rate;
   }
 
-  [[nodiscard]] static std::vector<int> read_first_layers(value const& list, int stages) {
-    std::vector<int> first;
-    if (list.is(value_kind::array))
-      list.for_each([&](value const& layer) {
-        first.push_back(static_cast<int>(whole(layer, 0, problem_limits::layers - 1)));
-      });
-    if (!are_first_layers(first, stages))
-      list.refuse(
-          zbpp::detail::joined("an array of ") + stages +
-          " that begins with 0 and ascends, the first layer of each stage");
-    return first;
-  }
-
   void read_ranks(value const& ranks, problem const& asked) {
     if (!ranks.is(value_kind::array) || ranks.size() != zbpp::detail::index(asked.ranks()))
       ranks.refuse(
@@ -144,6 +132,19 @@ class plan_reader {
   std::vector<bytes> peaks_;
 };
 
+ZBPP_INLINE std::vector<int> read_first_layers(value const& list, int stages) {
+  std::vector<int> first;
+  if (list.is(value_kind::array))
+    list.for_each([&](value const& layer) {
+      first.push_back(static_cast<int>(whole(layer, 0, problem_limits::layers - 1)));
+    });
+  if (!are_first_layers(first, stages))
+    list.refuse(
+        zbpp::detail::joined("an array of ") + stages +
+        " that begins with 0 and ascends, the first layer of each stage");
+  return first;
+}
+
 }  // namespace detail
 
 ZBPP_INLINE plan_report
@@ -155,6 +156,9 @@ make_plan_report(std::string policy, schedule order, problem problem, double pla
   auto const repeated = zbpp::period(order, problem).period.rounded_up();
   std::vector<bytes> peaks;
   for (auto const& peak : zbpp::peak_memory(lower(order), problem)) peaks.push_back(peak.total);
+  std::vector<int> first_layer(problem.first_layer().begin(), problem.first_layer().end());
+  auto const costs = problem.all_costs();
+  if (!first_layer.empty()) problem = with_stages(problem, {costs.begin(), costs.end()});
   return {
       std::move(policy),
       std::move(problem),
@@ -167,7 +171,11 @@ make_plan_report(std::string policy, schedule order, problem problem, double pla
       rate,
       plan_seconds,
       std::move(peaks),
-      {}};
+      std::move(first_layer)};
+}
+
+ZBPP_INLINE void check_limits(plan_report const& plan) {
+  zbpp::detail::require_limits(plan.policy, plan.peak_memory, plan.problem);
 }
 
 ZBPP_INLINE plan_report read_plan(std::string_view text, std::string const& name, time_unit* unit) {

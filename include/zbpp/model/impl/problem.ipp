@@ -6,14 +6,54 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/detail/cost_sums.hpp>
+#include <zbpp/model/detail/divided_stages.hpp>
+#include <zbpp/model/pass.hpp>
 #include <zbpp/model/problem.hpp>
+#include <zbpp/model/scaled_costs.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 namespace zbpp {
+
+namespace detail {
+
+ZBPP_INLINE void check_layers(
+    std::span<layer_costs const> layers, placement const& placement, double slowest) {
+  constexpr std::size_t most_layers = 4096;  // keeps searches that recurse off the stack's end
+  if (layers.size() < index(placement.stages()))
+    throw error(errc::bad_argument) + "there are " + layers.size() + " layers for " +
+        placement.stages() + " stages; each stage needs at least 1";
+  if (layers.size() > most_layers)
+    throw error(errc::bad_argument) + "there are " + layers.size() + " layers; at most " +
+        most_layers;
+  cost_sums sums;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    auto const& c = layers[i];
+    try {
+      c.check(-1);
+    } catch (error const& wrong) {
+      throw error(errc::bad_argument) + "layer " + i + ": " + wrong.what();
+    }
+    sums.add(c);
+  }
+  auto const most = (cost_sums::most + 1) / placement.ranks();
+  if (sums.greatest() > most ||
+      static_cast<double>(sums.greatest()) / slowest > static_cast<double>(most))
+    throw error(
+        errc::bad_argument,
+        "times or sizes of all layers, for each rank, add up to more than 2^62; use a coarser "
+        "unit");
+}
+
+}  // namespace detail
 
 ZBPP_INLINE problem::problem(
     zbpp::placement const& placement,
@@ -39,6 +79,120 @@ ZBPP_INLINE problem::problem(
       stages_(std::move(stages)),
       transfer_(std::move(transfer)),
       memory_limits_(std::move(memory_limits)) {
+  check();
+}
+
+ZBPP_INLINE problem::problem(std::vector<layer_costs> layers, step_setup setup)
+    : placement_(zbpp::placement::linear(setup.ranks)),
+      microbatches_(setup.microbatches),
+      transfer_(std::move(setup.transfer)),
+      memory_limits_(std::move(setup.memory_limits)),
+      layers_(std::move(layers)),
+      rank_speeds_(std::move(setup.rank_speeds)) {
+  cut_evenly();
+}
+
+ZBPP_INLINE double problem::check_speeds() const {
+  if (!rank_speeds_.empty() && rank_speeds_.size() != detail::index(ranks()))
+    throw error(errc::bad_argument) + "there are " + rank_speeds_.size() + " speeds for " +
+        ranks() + " ranks; give one for each, or none";
+  double slowest = 1;
+  for (std::size_t rank = 0; rank < rank_speeds_.size(); ++rank) {
+    constexpr double most = 1000;
+    auto const speed = rank_speeds_[rank];
+    if (!(speed >= 1 / most && speed <= most))
+      throw error(
+          errc::bad_argument,
+          "the speed is not from 0.001 to 1000; at 0.5 all takes twice as long",
+          {.rank = static_cast<int>(rank)});
+    slowest = std::min(slowest, speed);
+  }
+  return slowest;
+}
+
+// Cuts the layers so that the longest stage takes the least time: by halving how long that may be.
+ZBPP_INLINE void problem::cut_evenly() {
+  auto const slowest = check_speeds();
+  detail::check_layers(layers_, placement_, slowest);
+  auto const count = layers_.size();
+  auto const spare = count - detail::index(stages());  // each stage has one layer at least
+  std::vector<double> before{0};                       // of one microbatch, in ticks at speed 1
+  for (auto const& c : layers_)
+    before.push_back(
+        before.back() + static_cast<double>(c.forward) +
+        static_cast<double>(c.of(pass_kind::backward)));
+  // fits[s][b]: whether the layers from s + b on have room in the stages from s on. That is so
+  // where stage s ends as early as it can. Where ranks are equally fast, it may as well end late.
+  bool const alike = rank_speeds_.empty();
+  std::vector<std::vector<bool>> fits(alike ? 0 : detail::index(stages()) + 1);
+  auto const cut_within = [&](ticks most) -> std::optional<std::vector<int>> {
+    auto const has_room = [&](int s, std::size_t begin, std::size_t end) {
+      auto const room = static_cast<double>(most) * rank_speed(placement_.rank_of(s));
+      return before[end] - before[begin] <= room;
+    };
+    if (!alike) {
+      fits.back().assign(spare + 1, false);
+      fits.back().back() = true;
+      for (int s = stages() - 1; s >= 0; --s) {
+        auto& here = fits[detail::index(s)];
+        auto const& next = fits[detail::index(s) + 1];
+        here.assign(spare + 1, false);
+        std::optional<std::size_t> nearest;
+        for (std::size_t b = spare + 1; b-- > 0;) {
+          if (next[b]) nearest = b;
+          here[b] = nearest && has_room(s, detail::index(s) + b, detail::index(s) + 1 + *nearest);
+        }
+      }
+      if (!fits.front().front()) return std::nullopt;
+    }
+    std::vector<int> first;
+    std::size_t begin = 0;
+    for (int s = 0; s < stages(); ++s) {
+      first.push_back(static_cast<int>(begin));
+      auto end = begin;
+      for (auto one = begin + 1; one <= detail::index(s) + 1 + spare && has_room(s, begin, one);
+           ++one)
+        if (alike || fits[detail::index(s) + 1][one - detail::index(s) - 1]) end = one;
+      if (end == begin) return std::nullopt;
+      begin = end;
+    }
+    if (begin < count) return std::nullopt;
+    return first;
+  };
+  auto enough = static_cast<ticks>(std::ceil(before.back() / slowest) + 1);
+  for (ticks too_little = -1; enough - too_little > 1;) {
+    auto const middle = too_little + (enough - too_little) / 2;
+    (cut_within(middle) ? enough : too_little) = middle;
+  }
+  cut(*cut_within(enough), {});
+}
+
+ZBPP_INLINE void problem::cut(std::vector<int> first_layer, std::vector<bool> const& recompute) {
+  detail::require(
+      first_layer.size() == detail::index(stages()) && first_layer.front() == 0,
+      "first_layer has one entry per stage, the first of them 0");
+  detail::require(
+      recompute.empty() || recompute.size() == first_layer.size(),
+      "recompute is empty or has one entry per stage");
+  first_layer_ = std::move(first_layer);
+  stages_.clear();
+  for (int s = 0; s < stages(); ++s) {
+    auto const begin = first_layer_[detail::index(s)];
+    auto const end = end_layer(s);
+    if (begin < 0 || begin >= end || detail::index(end) > layers_.size())
+      throw error(errc::bad_argument, {.stage = s}) + "has the layers from " + begin +
+          " to before " + end + "; give it at least one of the " + layers_.size();
+    auto costs = merge_layers(
+        layers().subspan(detail::index(begin), detail::index(end) - detail::index(begin)));
+    bool const recomputes = !recompute.empty() && recompute[detail::index(s)];
+    if (recomputes && !costs.recompute)
+      throw error(
+          errc::bad_argument,
+          "is to recompute, but none of its layers says how long that takes",
+          {.stage = s});
+    if (!recomputes) costs.recompute.reset();
+    stages_.push_back(at_speed(costs, rank_speed(placement_.rank_of(s))));
+  }
   check();
 }
 
@@ -157,6 +311,48 @@ ZBPP_INLINE bytes problem::tied_size() const noexcept {
 
 ZBPP_INLINE problem with_stages(problem changed, std::vector<stage_costs> stages) {
   changed.stages_ = std::move(stages);
+  changed.layers_.clear();
+  changed.first_layer_.clear();
+  changed.rank_speeds_.clear();
+  changed.check();
+  return changed;
+}
+
+ZBPP_INLINE problem with_layers(problem changed, std::vector<layer_costs> layers) {
+  changed.layers_ = std::move(layers);
+  changed.cut_evenly();
+  return changed;
+}
+
+ZBPP_INLINE problem
+with_cut(problem changed, std::vector<int> first_layer, std::vector<bool> const& recompute) {
+  detail::require(!changed.layers_.empty(), "the problem states stages; only layers can be cut");
+  changed.cut(std::move(first_layer), recompute);
+  return changed;
+}
+
+ZBPP_INLINE problem with_placement(problem changed, placement const& placement) {
+  if (placement == changed.placement_) return changed;
+  if (placement.ranks() != changed.ranks())
+    throw error(errc::bad_argument) + "the placement has " + placement.ranks() +
+        " ranks and the problem " + changed.ranks() + "; a model stays on its ranks";
+  auto const stages = changed.stages();
+  changed.placement_ = placement;
+  if (!changed.layers_.empty()) {
+    changed.cut_evenly();
+    return changed;
+  }
+  auto const parts = placement.stages() / std::gcd(placement.stages(), stages);  // of each stage
+  constexpr std::int64_t most_parts = std::int64_t{1} << 20;
+  if (std::int64_t{parts} * stages > most_parts)
+    throw error(errc::bad_argument) + stages + " stages on a placement of " + placement.stages() +
+        " would be divided into " + (std::int64_t{parts} * stages) + " parts; at most " +
+        most_parts + " are. Choose fewer chunks, or a number that divides";
+  auto const all = detail::divided_stages(changed.stages_, parts);
+  auto const run = all.size() / detail::index(placement.stages());
+  changed.stages_.clear();
+  for (std::size_t first = 0; first < all.size(); first += run)
+    changed.stages_.push_back(merge_layers(std::span<stage_costs const>(all).subspan(first, run)));
   changed.check();
   return changed;
 }

@@ -7,6 +7,7 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/layers.hpp>
+#include <zbpp/model/problem.hpp>
 #include <zbpp/planner/detail/bottleneck.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 
@@ -31,7 +32,7 @@ namespace zbpp::detail {
 /// Cuts layers so that the busiest rank has the least work. Where ranks differ in speed, it is as
 /// little as moving one layer after another away from it gives, and the cut counts as not proved.
 [[nodiscard]] inline bottleneck balanced_cut(
-    std::span<layer_costs const> layers, layered_problem const& model) {
+    std::span<layer_costs const> layers, problem const& model) {
   auto found = bottleneck_partition(layers, model.placement());
   if (model.rank_speeds().empty()) return found;
   found.optimal = false;

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cuts of layers into stages: models on other placements, the cuts that a search tries, and the
-// placements that a model of layers may have.
+// Cuts of layers into stages: those that a search tries, and what it knows of each placement.
 #pragma once
 
 #include <zbpp/analysis/bounds.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/layers.hpp>
-#include <zbpp/model/pass.hpp>
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
-#include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/detail/balanced_cut.hpp>
 #include <zbpp/planner/detail/search_parts.hpp>
 
@@ -28,139 +25,6 @@
 
 namespace zbpp::detail {
 
-// ---- other placements --------------------------------------------------------------------------
-//
-// The same model on other placements: neighbouring stages are merged, and divided where there are
-// too few of them.
-
-/// Cuts off the first of `parts` equal parts of a stage: that part and the rest, which add up to
-/// the stage. What does not divide evenly goes to the first. What is sent between them is as large
-/// as what the stage sends, and each needs the stage's workspace. Each keeps an input of its own
-/// for R. Tied weights go to the first.
-[[nodiscard]] inline std::array<stage_costs, 2> split_stage(stage_costs const& whole, int parts) {
-  std::array<stage_costs, 2> halves{whole, whole};
-  auto& first = halves[0];  // no structured binding, which clang 14 lets no lambda capture
-  auto& second = halves[1];
-  auto const rest_of = [parts](std::int64_t all) {
-    return all / parts * (parts - 1) + all % parts * (parts - 1) / parts;
-  };
-  for (auto const& field : cost_fields)
-    if (field.merge == cost_merge::sum) {
-      second.*field.number = rest_of(whole.*field.number);
-      first.*field.number = whole.*field.number - second.*field.number;
-    }
-  // Each part has to add what W needs beyond its activation, which a rounding can miss by one.
-  second.output_gradient =
-      std::max(second.output_gradient, second.weight_gradient_input - second.activation);
-  first.output_gradient = whole.output_gradient - second.output_gradient;
-  // Each part has to stay between the longer of two passes and their sum, which roundings can miss
-  // by one.
-  auto const halve_joint = [&](auto part, pass_kind one, pass_kind other) {
-    if (!(whole.*part)) return;
-    auto const least = [&](stage_costs const& c) { return std::max(c.of(one), c.of(other)); };
-    auto const most = [&](stage_costs const& c) { return c.of(one) + c.of(other); };
-    ticks const both = *(whole.*part);
-    ticks const half = std::clamp(
-        rest_of(both),
-        std::max(least(second), both - most(first)),
-        std::min(most(second), both - least(first)));
-    second.*part = half;
-    first.*part = both - half;
-  };
-  halve_joint(&stage_costs::backward_fused, pass_kind::backward_input, pass_kind::backward_weight);
-  halve_joint(&stage_costs::overlapped, pass_kind::forward, pass_kind::backward_input);
-  if (whole.overlapped_fused) {
-    // B and W are rounded apart, so a part may be able to hide a tick less.
-    auto const fused = pass_kind::backward;
-    auto left = whole.saved_by_pairing(fused);
-    auto const hide = [&](stage_costs& part, ticks wanted) {
-      auto const hidden = std::min({wanted, part.forward, part.of(fused)});
-      part.overlapped_fused = part.forward + part.of(fused) - hidden;
-      left -= hidden;
-    };
-    hide(second, rest_of(left));
-    hide(first, left);
-  }
-  if (whole.recompute) {
-    second.recompute = rest_of(*whole.recompute);
-    first.recompute = *whole.recompute - *second.recompute;
-  }
-  for (auto& half : halves) half.recompute_input = std::min(whole.recompute_input, half.activation);
-  second.tied = 0;
-  return halves;
-}
-
-/// @return the parts of all stages, each divided into as many
-[[nodiscard]] inline std::vector<stage_costs> divided_stages(
-    std::span<stage_costs const> stages, int parts) {
-  std::vector<stage_costs> all;
-  for (auto rest : stages) {
-    for (int left = parts; left > 1; --left) {
-      auto const cut = split_stage(rest, left);
-      all.push_back(cut[0]);
-      rest = cut[1];
-    }
-    all.push_back(rest);
-  }
-  // Tied weights of the last stage are its output layer; an only stage has both that and the
-  // embedding.
-  all.back().tied = stages.back().tied;
-  if (stages.size() > 1 && parts > 1) all[all.size() - index(parts)].tied = 0;
-  return all;
-}
-
-/// Puts a model on another placement with as many ranks, each stage a run of equally many
-/// neighbouring stages.
-/// @param most_parts  into how many parts each stage may be divided where they do not come out even
-/// @return nothing where they do not come out even all the same
-[[nodiscard]] inline std::optional<problem> regroup(
-    problem const& problem, placement const& placement, int most_parts) {
-  if (placement == problem.placement()) return problem;
-  auto const wanted = index(placement.stages());
-  auto const parts = placement.stages() / std::gcd(placement.stages(), problem.stages());
-  if (parts > most_parts) return std::nullopt;
-  auto const grains = divided_stages(problem.all_costs(), parts);
-  auto const run = grains.size() / wanted;
-  std::vector<stage_costs> stages;
-  for (std::size_t s = 0; s < wanted; ++s)
-    stages.push_back(merge_layers(std::span<stage_costs const>(grains).subspan(s * run, run)));
-  auto const factors = problem.microbatch_factors();
-  return with_replicas(
-      with_microbatch_factors(
-          {placement,
-           problem.microbatches(),
-           std::move(stages),
-           problem.transfer(),
-           {problem.memory_limits().begin(), problem.memory_limits().end()}},
-          {factors.begin(), factors.end()}),
-      problem.replicas());
-}
-
-/// Lists the placements that a model could have, the fewest stages first: its own, linear, V, and
-/// looped with any number of chunks. Stages are halved for at most two chunks per rank.
-[[nodiscard]] inline std::vector<problem> regroupings(problem const& problem, bool may_halve) {
-  auto const p = problem.ranks();
-  std::vector<zbpp::problem> found{problem};
-  auto const add = [&](placement const& placement, int most_parts) {
-    auto other = regroup(problem, placement, most_parts);
-    auto const is_there = [&](zbpp::problem const& known) {
-      return known.placement() == placement;
-    };
-    if (other && std::none_of(found.begin(), found.end(), is_there))
-      found.push_back(std::move(*other));
-  };
-  int const few = may_halve ? 2 : 1;
-  add(placement::linear(p), few);
-  add(placement::v_shape(p), few);
-  add(placement::looped(p, 2), few);
-  for (int chunks = 3; chunks * p <= problem.stages(); ++chunks)
-    add(placement::looped(p, chunks), 1);
-  std::stable_sort(found.begin(), found.end(), [](zbpp::problem const& a, zbpp::problem const& b) {
-    return a.stages() < b.stages();
-  });
-  return found;
-}
-
 // ---- cuts --------------------------------------------------------------------------------------
 //
 // The ways in which the layers of a model can be cut into stages and stages be chosen to recompute:
@@ -174,8 +38,20 @@ struct cut {
   friend auto operator<=>(cut const&, cut const&) = default;
 };
 
-[[nodiscard]] inline cut choice_of(found_plan const& found) {
-  return {found.first_layer, found.recompute};
+[[nodiscard]] inline cut cut_of(problem const& model) {
+  cut own{{model.first_layer().begin(), model.first_layer().end()}, {}};
+  for (auto const& c : model.all_costs()) own.recompute.push_back(c.recompute.has_value());
+  return own;
+}
+
+/// @param work  of one microbatch on a rank, whose stages take at least that together
+/// @return what a step takes at least for it
+[[nodiscard]] inline ticks least_of_step(problem const& model, ticks work) {
+  if (model.microbatch_factors().empty()) return model.microbatches() * work;
+  ticks all = 0;
+  for (auto const factor : model.microbatch_factors())
+    all += time_at_least(work, 1 / factor, model.stages());
+  return all;
 }
 
 /// Moves the starts of the stages from `first` to `last` by one layer or, where `by` is 0, changes
@@ -189,7 +65,7 @@ struct cut_change {
 /// Knows which cuts a model has.
 class cut_space {
  public:
-  explicit cut_space(layered_problem const& model)
+  explicit cut_space(problem const& model)
       : model_(model),
         layers_(static_cast<int>(model.layers().size())),
         stages_(model.stages()),
@@ -203,7 +79,7 @@ class cut_space {
 
   /// Says whether recomputing is worth a thought: without limits it only takes time.
   [[nodiscard]] bool may_recompute() const noexcept {
-    return model_.has_limits() && can_recompute_.back() > 0;
+    return !model_.memory_limits().empty() && can_recompute_.back() > 0;
   }
 
   /// Makes a cut in which those of the first stages recompute that can: these keep activations for
@@ -240,7 +116,7 @@ class cut_space {
     if (!model_.rank_speeds().empty())
       for (std::size_t r = 0; r < work.size(); ++r)
         work[r] = time_at_least(work[r], model_.rank_speeds()[r], model_.stages());
-    return model_.microbatches() * *std::max_element(work.begin(), work.end());
+    return least_of_step(model_, *std::max_element(work.begin(), work.end()));
   }
 
   /// Says whether there are at most `most` cuts; a stage that cannot recompute is counted as if.
@@ -318,7 +194,7 @@ class cut_space {
            can_recompute_[index(c.first_layer[index(stage)])];
   }
 
-  layered_problem const& model_;
+  problem const& model_;
   int layers_;
   int stages_;
   std::vector<ticks> work_;         // of the layers before each
@@ -327,28 +203,7 @@ class cut_space {
 
 // ---- placements with cuts ----------------------------------------------------------------------
 //
-// The placements on which a model of layers can be planned, and what is known about each.
-
-/// Lists the placements for a number of layers, the fewest stages first, each once.
-[[nodiscard]] inline std::vector<placement> placements_for(
-    layered_problem const& model, int most_chunks) {
-  auto const p = model.placement().ranks();
-  std::vector<placement> list{model.placement()};
-  auto const add = [&](placement const& one) {
-    if (index(one.stages()) <= model.layers().size() &&
-        std::find(list.begin(), list.end(), one) == list.end())
-      list.push_back(one);
-  };
-  add(placement::linear(p));
-  add(placement::v_shape(p));
-  auto const layers = static_cast<int>(model.layers().size());
-  for (int chunks = 2; chunks <= most_chunks && chunks <= layers / p; ++chunks)
-    add(placement::looped(p, chunks));
-  std::stable_sort(list.begin(), list.end(), [](placement const& a, placement const& b) {
-    return a.stages() < b.stages();
-  });
-  return list;
-}
+// What is known about each placement on which a model of layers can be planned.
 
 /// @return whether a plan is cheaper than another, or costs as much with fewer stages
 [[nodiscard]] inline bool is_better(found_plan const& a, found_plan const& b) {
@@ -357,7 +212,7 @@ class cut_space {
 
 /// Knows one placement of a model, and the best plan found for it.
 struct placement_candidate {
-  explicit placement_candidate(layered_problem uncut)
+  explicit placement_candidate(problem uncut)
       : model(std::move(uncut)),
         space(model),
         balanced(balanced_cut(model.layers(), model)),
@@ -387,26 +242,23 @@ struct placement_candidate {
           time_at_least(most, quickest, 1),
           time_at_least(all, std::accumulate(speeds.begin(), speeds.end(), 0.0), model.stages()));
     };
-    auto const work = model.microbatches() * least_of_busiest();
+    auto const work = least_of_step(model, least_of_busiest());
     constexpr double most_passes = 1 << 17;  // to look at, about a tenth of a second
-    std::vector<layer_costs> keeping(model.layers().begin(), model.layers().end());
-    for (auto& c : keeping) c.recompute.reset();
-    layered_problem const plain(
-        model.placement(), model.microbatches(), std::move(keeping), model.transfer());  // to count
-    cut_space const cuts(plain);
+    auto const without_limits = with_memory_limits(model, {});  // where nothing recomputes
+    cut_space const cuts(without_limits);
     if (!cuts.has_at_most(static_cast<std::int64_t>(most_passes / passes))) return work;
     std::optional<ticks> least;
     cuts.for_each([&](cut const& c) {
       auto const any = space.with_choice(c.first_layer, true);  // a bound for each set of stages
-      auto const problem = model.with(any.first_layer, any.recompute);
-      spent += work_of_bound(problem);
-      auto const cost = lower_bound(problem).cost;
+      auto const placed = with_cut(model, any.first_layer, any.recompute);
+      spent += work_of_bound(placed);
+      auto const cost = lower_bound(placed).cost;
       least = std::min(least.value_or(cost), cost);
     });
     return std::max(work, *least);
   }
 
-  layered_problem model;
+  problem model;
   cut_space space;
   bottleneck balanced;
   double passes;

@@ -11,6 +11,7 @@
 #include <zbpp/planner/memory_needs.hpp>
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
 namespace zbpp::detail {
@@ -43,6 +44,22 @@ namespace zbpp::detail {
 /// @return whether every rank has the memory for one microbatch at a time
 [[nodiscard]] inline bool fits_memory(problem const& problem) {
   return keeps_limits(least_memory(problem), problem);
+}
+
+/// Refuses the order of a policy that needs more than a limit.
+/// @param used  bytes of each rank
+/// @throws error (unsupported_problem) naming the first rank that has too little, and the least
+///         limit that works for the order on every rank
+inline void require_limits(
+    std::string_view policy, std::vector<bytes> const& used, problem const& problem) {
+  for (int rank = 0; rank < problem.ranks(); ++rank) {
+    auto const needed = used[index(rank)];
+    auto const limit = problem.memory_limit(rank);
+    if (!limit || needed <= *limit) continue;
+    throw error(errc::unsupported_problem, {.rank = rank}) + policy + " needs " + needed +
+        ", its limit is " + *limit + "; the least limit that works for it on every rank is " +
+        *std::max_element(used.begin(), used.end());
+  }
 }
 
 /// Refuses a problem whose limits no schedule can keep.

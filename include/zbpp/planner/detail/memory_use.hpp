@@ -17,6 +17,14 @@
 
 namespace zbpp::detail {
 
+/// @return the problem with so many microbatches that an order that repeats itself takes the memory
+///         that it takes with all of them
+[[nodiscard]] inline problem with_few_microbatches(problem const& problem) {
+  constexpr int enough = 4;
+  return with_microbatches(
+      with_microbatch_factors(problem, {}), std::min(enough, problem.microbatches()));
+}
+
 /// Runs one microbatch after another, each from its first F to its last W: no order holds less.
 /// Where B would add something for W, that is BW, which adds nothing.
 [[nodiscard]] inline schedule one_by_one(problem const& problem) {

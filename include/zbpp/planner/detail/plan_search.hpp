@@ -15,11 +15,9 @@
 #include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/search.hpp>
-#include <zbpp/policy/dualpipe_v.hpp>
+#include <zbpp/policy/handcrafted.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/one_chunk.hpp>
-#include <zbpp/policy/stp.hpp>
-#include <zbpp/policy/zb_v.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -117,17 +115,7 @@ namespace zbpp::detail {
   return std::nullopt;
 }
 
-/// Makes the handcrafted schedules on a V for which there are microbatches enough.
-[[nodiscard]] inline std::vector<schedule> orders_on_v(problem const& problem) {
-  auto const p = problem.ranks();
-  auto const m = problem.microbatches();
-  std::vector<schedule> orders{zb_v{}(problem)};
-  if (m >= 2 * p) orders.push_back(dualpipe_v{}(problem));
-  if (m >= 3 * p - 1) orders.push_back(stp{}(problem));
-  return orders;
-}
-
-/// Makes the handcrafted schedules for the placement of a problem, whatever memory they need.
+/// Makes the schedules that a search begins with, the likeliest first, whatever memory they need.
 [[nodiscard]] inline std::vector<schedule> known_orders(problem const& problem) {
   auto const& placement = problem.placement();
   std::vector<schedule> orders;
@@ -135,38 +123,13 @@ namespace zbpp::detail {
     orders.push_back(zb_h2{}(problem));
     orders.push_back(zb_h1{}(problem));
     orders.push_back(scaled_one_f_one_b(problem));
-  } else if (placement.is_v_shape()) {
-    orders = orders_on_v(problem);
-  } else if (placement.is_looped()) {
-    orders.push_back(interleaved{}(problem));
-    if (auto grouped = largest_groups(problem)) orders.push_back(*std::move(grouped));
-    orders.push_back(grouped_interleaved{}(problem));
+  } else {
+    orders = handcrafted_orders(problem);
+    if (placement.is_looped())
+      if (auto grouped = largest_groups(problem))
+        orders.insert(orders.begin() + 1, *std::move(grouped));  // after 1F1B-I
   }
   for (auto& order : orders) order = insert_recompute(std::move(order), problem);
-  return orders;
-}
-
-/// Makes what the handcrafted policies of the registry make for the placement of a problem, with R
-/// in no stage and, where some may recompute, with R in all of them.
-[[nodiscard]] inline std::vector<schedule> handcrafted_orders(problem const& problem) {
-  auto const& placement = problem.placement();
-  std::vector<schedule> orders;
-  if (placement.is_linear()) {
-    orders.push_back(zb_h2{}(problem));
-    orders.push_back(zb_h1{}(problem));
-    orders.push_back(one_f_one_b{}(problem));
-    orders.push_back(gpipe{}(problem));
-    orders.push_back(scaled_one_f_one_b(problem));
-  }
-  if (placement.is_v_shape()) orders = orders_on_v(problem);
-  if (placement.is_looped()) {
-    orders.push_back(interleaved{}(problem));
-    orders.push_back(grouped_interleaved{}(problem));
-  }
-  bool const may_recompute = std::ranges::any_of(
-      problem.all_costs(), [](stage_costs const& c) { return c.recompute.has_value(); });
-  if (may_recompute)
-    for (auto& order : known_orders(problem)) orders.push_back(std::move(order));
   return orders;
 }
 
@@ -246,7 +209,7 @@ class plan_search {
     if (!has_found()) return false;
     // Whether an order has room for its edges is known only once it is there.
     auto const least = has_edges_ ? rules_.cost() : cost();
-    return least <= bound_ || all_work() >= most_work() || settings_.stop.stop_requested();
+    return least <= bound_ || all_work() >= most_work() || is_stopped(settings_.stop);
   }
 
   /// @return whether any schedule was found; where memory is as short as can be there may be none

@@ -46,7 +46,7 @@ struct found_order {
 /// Searches for the cheapest schedule of a problem.
 /// @param bound  of its cost, where a greater one may be known than `lower_bound` gives
 /// @param near   what the search may take near its bound, as a multiple of its budget
-/// @throws error as `greedy_auto::find`
+/// @throws error as `greedy_auto`
 [[nodiscard]] found_order search_once(
     problem const& problem,
     search_settings const& search,
@@ -222,7 +222,7 @@ inline void search_smaller(
     ++done;
     auto const budget = budget_for(problem);
     auto const smaller_limits = limits_within(problem, budget);
-    if (search.stop.stop_requested() || std::ranges::equal(smaller_limits, limits)) continue;
+    if (is_stopped(search.stop) || std::ranges::equal(smaller_limits, limits)) continue;
     auto const smaller = with_free_edges(problem, smaller_limits, edge_times::shortest);
     if (!fits_memory(smaller)) continue;
     auto const bound = proofs.raise(lower_bound(smaller), found.cost, smaller);

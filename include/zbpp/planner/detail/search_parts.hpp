@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What searches share that are made of searches: how long a microbatch keeps a stage busy, budgets
-// and their parts, progress that is part of a whole, and memory limits one after another.
+// and their parts, and progress that is part of a whole.
 #pragma once
 
 #include <zbpp/analysis/bounds.hpp>
@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -155,8 +154,7 @@ class proof_budget {
 
 // ---- parts of searches -------------------------------------------------------------------------
 //
-// What searches share that are made of searches: progress that is part of a whole, and memory
-// limits one after another.
+// Progress that is part of a whole.
 
 /// Makes a search the `done`-th of `all` in what it reports.
 [[nodiscard]] inline search_settings part_of_search(
@@ -168,21 +166,6 @@ class proof_budget {
     tell(whole);
   };
   return settings;
-}
-
-[[nodiscard]] inline std::vector<bytes> ascending_limits(std::span<bytes const> limits) {
-  std::vector<bytes> ascending(limits.begin(), limits.end());
-  std::sort(ascending.begin(), ascending.end());
-  ascending.erase(std::unique(ascending.begin(), ascending.end()), ascending.end());
-  return ascending;
-}
-
-/// Lets plans of ascending limits share their lower bounds: what nothing can do within a limit,
-/// nothing can do within a lower one.
-inline void carry_lower_bounds(std::vector<found_plan>& plans) {
-  ticks bound = 0;
-  for (auto plan = plans.rbegin(); plan != plans.rend(); ++plan)
-    plan->lower_bound = bound = std::max(bound, plan->lower_bound);
 }
 
 }  // namespace zbpp::detail

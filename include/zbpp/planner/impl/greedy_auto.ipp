@@ -35,7 +35,7 @@ search_at_length(problem const& problem, search_settings const& search) {
       {},
       most_near_bound);
   auto const raise = [&] {
-    if (!search.stop.stop_requested()) found.bound = proofs.raise(found.bound, found.cost, problem);
+    if (!is_stopped(search.stop)) found.bound = proofs.raise(found.bound, found.cost, problem);
   };
   raise();
   if (found.cost > found.bound.cost) {
@@ -43,7 +43,7 @@ search_at_length(problem const& problem, search_settings const& search) {
     auto const each = share_of(search, shares.each_smaller);
     search_smaller(problem, problem.memory_limits(), budgets, each, proofs, found);
     if (found.cost < first) raise();
-    if (search.on_progress && !search.stop.stop_requested())
+    if (search.on_progress && !is_stopped(search.stop))
       search.on_progress({.cost = found.cost, .lower_bound = found.bound.cost, .spent = 1});
   }
   found.work += proofs.spent();
@@ -59,9 +59,9 @@ search_tiny(problem const& problem, search_settings const& search) {
   brief.on_progress = {};
   auto first = search_once(problem, brief);
   bool const is_over = search_all_orders(problem, search, first);
-  if (search.on_progress && !search.stop.stop_requested())  // hardly any budget is spent
+  if (search.on_progress && !is_stopped(search.stop))  // hardly any budget is spent
     search.on_progress({.cost = first.cost, .lower_bound = first.bound.cost});
-  if (is_over || search.stop.stop_requested()) return first;
+  if (is_over || is_stopped(search.stop)) return first;
   auto rest = search;
   if (search.on_progress)
     rest.on_progress = [&](search_progress now) {
@@ -79,30 +79,31 @@ search_tiny(problem const& problem, search_settings const& search) {
   return found;
 }
 
-}  // namespace detail
-
-ZBPP_INLINE found_plan detail::find_cheapest(problem problem, search_settings const& search) {
+ZBPP_INLINE found_plan
+find_order(problem const& problem, search_settings const& search, double most_memory_for) {
   check_budget(search);
-  auto found = is_tiny(problem) ? search_tiny(problem, search) : search_at_length(problem, search);
-  return {
-      .problem = std::move(problem),
-      .schedule = std::move(found.schedule),
-      .cost = found.cost,
-      .bound = found.bound,
-      .lower_bound = found.bound.cost,
-      .tries = found.tries,
-      .work = found.work};
-}
-
-ZBPP_INLINE found_plan greedy_auto::find(problem const& problem) const {
-  static_cast<void>(detail::cost_with_share(0, most_memory_for));
-  auto found =
-      detail::find_cheapest(problem, detail::share_of(search, 1 - detail::share_of_saving));
-  auto const most = detail::cost_with_share(found.cost, most_memory_for);
-  auto saved =
-      save_memory(std::move(found), most, detail::share_of(search, detail::share_of_saving));
+  static_cast<void>(cost_with_share(0, most_memory_for));
+  auto const part = share_of(search, 1 - share_of_saving);
+  auto found = is_tiny(problem) ? search_tiny(problem, part) : search_at_length(problem, part);
+  auto const most = cost_with_share(found.cost, most_memory_for);
+  auto saved = save_memory(
+      {.problem = problem,
+       .schedule = std::move(found.schedule),
+       .cost = found.cost,
+       .bound = found.bound,
+       .lower_bound = found.bound.cost,
+       .tries = found.tries,
+       .work = found.work},
+      most,
+      share_of(search, share_of_saving));
   saved.schedule = end_stages_in_turn(saved.schedule, saved.problem);
   return saved;
+}
+
+}  // namespace detail
+
+ZBPP_INLINE schedule greedy_auto::operator()(problem const& problem) const {
+  return detail::find_order(problem, search, most_memory_for).schedule;
 }
 
 }  // namespace zbpp

@@ -7,17 +7,12 @@
 #include <zbpp/planner/detail/memory_use.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 
-#include <algorithm>
+#include <vector>
 
 namespace zbpp {
 
 ZBPP_INLINE std::vector<bytes> least_memory(problem const& problem) {
-  // A few microbatches show all that many would: the order only repeats itself.
-  constexpr int enough = 4;
-  zbpp::problem const few(
-      problem.placement(),
-      std::min(problem.microbatches(), enough),
-      {problem.all_costs().begin(), problem.all_costs().end()});
+  auto const few = detail::with_few_microbatches(problem);
   return detail::memory_of(detail::one_by_one(few), few);
 }
 

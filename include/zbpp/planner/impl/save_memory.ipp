@@ -67,7 +67,7 @@ class memory_saver {
   }
 
  private:
-  [[nodiscard]] bool is_over() const { return left_ <= 0 || search_.stop.stop_requested(); }
+  [[nodiscard]] bool is_over() const { return left_ <= 0 || is_stopped(search_.stop); }
 
   // ---- levels: one number that stands for the limits of all ranks -------------------------------
 
@@ -134,8 +134,10 @@ class memory_saver {
   }
 
   void try_known() {
-    for (auto& order : handcrafted_orders(problem_)) {
-      if (search_.stop.stop_requested()) return;
+    auto orders = handcrafted_orders(problem_);
+    for (auto& order : known_orders(problem_)) orders.push_back(std::move(order));
+    for (auto& order : orders) {
+      if (is_stopped(search_.stop)) return;
       ++best_.tries;
       take(std::move(order), true);
     }
@@ -206,7 +208,7 @@ class memory_saver {
     double spent = 0;
     for (;;) {
       auto const step = step_at(high);
-      if (high - low < step || spent + work > most_work || search_.stop.stop_requested()) break;
+      if (high - low < step || spent + work > most_work || is_stopped(search_.stop)) break;
       auto const middle = low + (high - low) / 2 / step * step;
       spent += work;
       if (lower_bound(with_memory_limits(problem_, limits_at(middle))).cost > most_)
@@ -294,7 +296,7 @@ ZBPP_INLINE ticks detail::cost_with_share(ticks cost, double share) {
 
 ZBPP_INLINE found_plan save_memory(found_plan found, ticks most, search_settings const& search) {
   detail::check_budget(search);
-  if (search.stop.stop_requested()) return found;
+  if (detail::is_stopped(search.stop)) return found;
   return detail::memory_saver(std::move(found), most, search).run();
 }
 

@@ -97,7 +97,7 @@ class auto_planner {
   void improve(plan_search& search) {
     ticks tried = never;
     for (double budgets = 1.0 / 8; !search.is_done(); budgets *= 2) {
-      if (!has_target_ && search.cost() < tried && !settings_.stop.stop_requested()) {
+      if (!has_target_ && search.cost() < tried && !is_stopped(settings_.stop)) {
         tried = search.cost();
         bound_ = proofs_.raise(bound_, tried, problem_);
         search.stop_at(bound_.cost);
@@ -206,7 +206,7 @@ ZBPP_INLINE void pair_up(
       continue;
     }
     for (auto preference : choices) {
-      if (settings.stop.stop_requested() || found.cost <= found.bound.cost) return;
+      if (is_stopped(settings.stop) || found.cost <= found.bound.cost) return;
       // An equal share of what is left.
       auto const trials = static_cast<int>(
           std::clamp(left / (attempts * passes_per_pair_trial * passes), 1.0, 256.0));
@@ -240,7 +240,7 @@ search_for(problem const& problem, search_settings const& search, ticks target) 
 ZBPP_INLINE bool search_all_orders(
     problem const& problem, search_settings const& search, found_order& found) {
   if (found.cost <= found.bound.cost) return true;
-  if (!is_tiny(problem) || search.stop.stop_requested()) return false;
+  if (!is_tiny(problem) || is_stopped(search.stop)) return false;
   auto const best = find_optimum(
       problem,
       {.nodes = tiny_nodes, .below = found.cost, .enough = found.bound.cost, .stop = search.stop});

@@ -8,75 +8,42 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/model/problem.hpp>
-#include <zbpp/model/scaled_costs.hpp>
 #include <zbpp/model/schedule.hpp>
-#include <zbpp/planner/stage_per_layer.hpp>
+#include <zbpp/planner/detail/stage_per_layer.hpp>
 
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
-namespace zbpp {
+namespace zbpp::detail {
 
-ZBPP_INLINE found_plan stage_per_layer(found_plan const& found, layered_problem const& model) {
-  using detail::index;
-  auto const& merged = found.schedule;
-  auto const layers = static_cast<int>(model.layers().size());
-  detail::require(
-      found.problem == model.with(found.first_layer, found.recompute),
-      "stage_per_layer: the plan is not one of these layers on their placement; give the model "
-      "with the placement of the plan");
-  auto const end_of = [&](int stage) {
-    return stage + 1 < merged.placement().stages() ? found.first_layer[index(stage) + 1] : layers;
-  };
-
-  if (auto const found_pass = detail::find_beside_or_again(merged))
+ZBPP_INLINE found_plan stage_per_layer(found_plan const& found) {
+  auto const& cut = found.problem;
+  if (cut.layers().empty()) return found;
+  if (auto const found_pass = find_beside_or_again(found.schedule))
     throw error(errc::unsupported_problem) + "stage_per_layer: " + to_string(*found_pass) +
         (found_pass->is_paired ? " runs together with an F" : " runs an F again") +
         "; passes of layers run one after another and once";
-
   std::vector<int> rank_of;
-  std::vector<stage_costs> costs;
-  std::vector<int> first_layer;
-  for (int stage = 0; stage < merged.placement().stages(); ++stage)
-    for (int layer = found.first_layer[index(stage)]; layer < end_of(stage); ++layer) {
-      auto const rank = merged.placement().rank_of(stage);
-      rank_of.push_back(rank);
-      costs.push_back(at_speed(model.layers()[index(layer)], model.rank_speed(rank)));
-      costs.back().recompute.reset();
-      costs.back().recompute_input = 0;
-      first_layer.push_back(layer);
-    }
-
-  std::vector<std::vector<pass>> rows(index(merged.placement().ranks()));
-  for (int rank = 0; rank < merged.placement().ranks(); ++rank)
-    for (auto const& p : merged.passes(rank)) {
-      auto const first = found.first_layer[index(p.stage)];
-      auto const last = end_of(p.stage) - 1;
+  for (int stage = 0; stage < cut.stages(); ++stage)
+    for (int layer = cut.first_layer()[index(stage)]; layer < cut.end_layer(stage); ++layer)
+      rank_of.push_back(cut.placement().rank_of(stage));
+  std::vector<std::vector<pass>> rows(index(cut.ranks()));
+  for (int rank = 0; rank < cut.ranks(); ++rank)
+    for (auto const& p : found.schedule.passes(rank)) {
+      auto const first = cut.first_layer()[index(p.stage)];
+      auto const last = cut.end_layer(p.stage) - 1;
       for (int i = 0; i <= last - first; ++i)
         rows[index(rank)].push_back(
             {p.kind, p.kind == pass_kind::forward ? first + i : last - i, p.microbatch});
     }
-
   auto const placed = placement::custom(std::move(rank_of));
-  auto split = with_replicas(
-      problem{
-          placed,
-          model.microbatches(),
-          std::move(costs),
-          model.transfer(),
-          {model.memory_limits().begin(), model.memory_limits().end()}},
-      model.replicas());
-  schedule order(placed, model.microbatches(), rows);
+  auto split = with_placement(cut, placed);
+  schedule order(placed, cut.microbatches(), rows);
   auto const took = cost(simulate(order, split));
-  return {
-      .problem = std::move(split),
-      .schedule = std::move(order),
-      .cost = took,
-      .first_layer = std::move(first_layer)};
+  return {.problem = std::move(split), .schedule = std::move(order), .cost = took};
 }
-
-namespace detail {
 
 ZBPP_INLINE std::optional<pass> find_beside_or_again(schedule const& order) {
   for (auto const& p : order.passes().all())
@@ -84,15 +51,19 @@ ZBPP_INLINE std::optional<pass> find_beside_or_again(schedule const& order) {
   return std::nullopt;
 }
 
-ZBPP_INLINE layered_problem plain_layers(layered_problem const& model) {
-  std::vector<layer_costs> layers(model.layers().begin(), model.layers().end());
-  for (auto& c : layers) {
-    c.overlapped.reset();
-    c.overlapped_fused.reset();
-    c.recompute.reset();
-    c.recompute_input = 0;
-  }
-  return with_layers(model, std::move(layers));
+ZBPP_INLINE problem plain_layers(problem const& model) {
+  auto const plain = [](std::span<stage_costs const> given) {
+    std::vector<stage_costs> costs(given.begin(), given.end());
+    for (auto& c : costs) {
+      c.overlapped.reset();
+      c.overlapped_fused.reset();
+      c.recompute.reset();
+      c.recompute_input = 0;
+    }
+    return costs;
+  };
+  return model.layers().empty() ? with_stages(model, plain(model.all_costs()))
+                                : with_layers(model, plain(model.layers()));
 }
 
 ZBPP_INLINE placement merged_placement(placement const& placement) {
@@ -106,5 +77,4 @@ ZBPP_INLINE placement merged_placement(placement const& placement) {
   return zbpp::placement::custom(std::move(ranks));
 }
 
-}  // namespace detail
-}  // namespace zbpp
+}  // namespace zbpp::detail

@@ -20,7 +20,7 @@ template <starts_steps>
 started_step<pipeline<Backend>> pipeline<Backend>::step_async() {
   auto const call = calls_.begin("step_async()");
   detail::require(
-      agreements_.of(0) == nullptr,
+      ready().agreements.of(0) == nullptr,
       "step_async() is called where a stage has an optimizer(), or where training_options ask for "
       "accumulation, a loss scale, a learning rate or on_gradients_ready, for which the host waits "
       "in every step; call step()");
@@ -28,27 +28,28 @@ started_step<pipeline<Backend>> pipeline<Backend>::step_async() {
       !shares_losses(),
       "step_async() is called where share_losses is set, for which ranks wait behind every step; "
       "call step()");
-  if (started_.under_way() == executor_.steps_at_once()) finish_oldest();
+  if (started_.under_way() == ready().executor.steps_at_once()) finish_oldest();
   failures_.clear();
   auto const ticket = started_.next();
   auto const number = state_.steps + started_.under_way();
   auto const turn = turn_of(ticket);
-  executor_.start_run(turn);
+  ready().executor.start_run(turn);
   evaluations_ = 0;
-  started_.take_place(training_->results.size());
-  training_->begin(
-      executor_,
+  started_.take_place(ready().training->results.size());
+  ready().training->begin(
+      ready().executor,
       {.first = number,
        .turn = turn,
        .stated = {.first = number, .count = 1, .step = number, .at_once = 1}});
-  executor_.start(training_->engines, *training_->transport, training_->status, turn);
-  if (training_->status.has_failed())
-    for (auto& e : training_->engines) e.abandon();
-  training_->transport->drain();
-  if (training_->status.has_failed()) {
-    note_failures(*training_);
+  ready().executor.start(
+      ready().training->engines, *ready().training->transport, ready().training->status, turn);
+  if (ready().training->status.has_failed())
+    for (auto& e : ready().training->engines) e.abandon();
+  ready().training->transport->drain();
+  if (ready().training->status.has_failed()) {
+    note_failures(*ready().training);
     finish_all();  // they were issued before the failure
-    report(*training_);
+    report(*ready().training);
   }
   started_.begin();
   return {*this, ticket, number};
@@ -58,16 +59,16 @@ template <backend Backend>
 void pipeline<Backend>::finish_oldest() {
   if constexpr (starts_steps<Backend>) {
     auto const turn = turn_of(started_.oldest());
-    if (!executor_.finish(*training_->transport, turn, failures_)) {
+    if (!ready().executor.finish(*ready().training->transport, turn, failures_)) {
       try {
-        report(*training_);
+        report(*ready().training);
       } catch (...) {
         started_.give_up(std::current_exception());
         throw;
       }
     }
     started_.finish();
-    agreements_.count_step(state_);
+    ready().agreements.count_step(state_);
   }
 }
 
@@ -85,7 +86,7 @@ step_result const& pipeline<Backend>::result_of(std::int64_t ticket) {
       started_.has_result(ticket),
       "get() is called when another step has taken the place of the result; call it before step() "
       "or run(), and before as many more steps begin as steps_at_once says");
-  return training_->results[turn_of(ticket)];
+  return ready().training->results[turn_of(ticket)];
 }
 
 }  // namespace zbpp

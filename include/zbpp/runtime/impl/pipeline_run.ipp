@@ -47,7 +47,7 @@ step_result const& pipeline<Backend>::run(
       !options.on_pause || options.pause_every > 0 || !std::is_void_v<given>,
       "run_options::on_pause is set and nothing asks for a pause; set pause_every, or let on_step "
       "give an after_step");
-  location const here{.rank = executor_.ranks().front()};
+  location const here{.rank = ready().executor.ranks().front()};
   auto ask = [&](step_result const& result) -> after_step {
     auto const give = [&] { return on_step(result); };
     if constexpr (std::is_void_v<given>) {
@@ -70,7 +70,7 @@ step_result const& pipeline<Backend>::train(
     std::int64_t count, step_calls calls, run_options const& options) {
   finish_all();
   started_.expire();
-  agreements_.forget_request();
+  ready().agreements.forget_request();
   asked_ = after_step::go_on;
   has_proposed_ = false;
   // Member by member: in templates nvcc takes designated initializers for the first ones.
@@ -87,24 +87,24 @@ step_result const& pipeline<Backend>::train(
     if (options.on_pause && (is_due || next == after_step::pause))
       next = std::max(next, pause(options.on_pause));
   }
-  return training_->last_result();
+  return ready().training->last_result();
 }
 
 // Runs steps up to a number of them, or until something else comes next. Returns that.
 template <backend Backend>
 after_step pipeline<Backend>::train_until(std::int64_t end, step_calls calls) {
   evaluations_ = 0;
-  bool const agrees = training_->agreements != nullptr;
+  bool const agrees = ready().training->agreements != nullptr;
   if (multi_step_transport<typename Backend::transport_type> && agrees && !shares_losses()) {
-    auto& part = *agreements_.of(0);
+    auto& part = *ready().agreements.of(0);
     auto ask = [&](step_result const& result) {
-      state_ = training_->state_of_callback();
+      state_ = ready().training->state_of_callback();
       return call_back(calls.on_step, result);
     };
     auto const called = calls.on_step ? step_callback(ask) : step_callback();
-    execute(*training_, end - state_.steps, called);
+    execute(*ready().training, end - state_.steps, called);
     try {
-      training_->call_back_until(part.state().steps - 1);
+      ready().training->call_back_until(part.state().steps - 1);
     } catch (...) {
       report_callback();
     }
@@ -113,13 +113,13 @@ after_step pipeline<Backend>::train_until(std::int64_t end, step_calls calls) {
   }
   auto next = after_step::go_on;
   while (next == after_step::go_on && state_.steps < end) {
-    execute(*training_, 1);
-    agreements_.count_step(state_);
+    execute(*ready().training, 1);
+    ready().agreements.count_step(state_);
     try {
-      share(training_->last_result());
-      next = call_back(calls.on_step, training_->last_result());
+      share(ready().training->last_result());
+      next = call_back(calls.on_step, ready().training->last_result());
       if (agrees && shares_losses())
-        agreements_.of(0)->request(std::exchange(next, agreements_.of(0)->next()));
+        ready().agreements.of(0)->request(std::exchange(next, ready().agreements.of(0)->next()));
       else if (calls.decides)
         next = decide(next, state_.steps == end);
     } catch (...) {
@@ -137,11 +137,11 @@ after_step pipeline<Backend>::decide(after_step asked, bool is_before_pause) {
   if constexpr (proposes<Backend>) {
     asked_ = std::max(asked_, asked);
     auto const next =
-        std::exchange(has_proposed_, false) ? executor_.decision() : after_step::go_on;
+        std::exchange(has_proposed_, false) ? ready().executor.decision() : after_step::go_on;
     bool const is_end = state_.steps == asked_steps_.first + asked_steps_.count;
     if (next != after_step::go_on || is_end) return next;
-    executor_.propose(std::exchange(asked_, after_step::go_on));
-    if (is_before_pause) return executor_.decision();
+    ready().executor.propose(std::exchange(asked_, after_step::go_on));
+    if (is_before_pause) return ready().executor.decision();
     has_proposed_ = true;
     return next;
   } else {
@@ -152,15 +152,15 @@ after_step pipeline<Backend>::decide(after_step asked, bool is_before_pause) {
 // Replicas in this process end and pause together, too, where they add gradients up.
 template <backend Backend>
 after_step pipeline<Backend>::ask_replicas(after_step asked) {
-  if (!reduces_gradients(plan_.program())) return asked;
+  if (!reduces_gradients(ready().planned.program())) return asked;
   return detail::most_asked(
-      detail::grid_of<Backend>(executor_, executor_.ranks().front()).data(), asked);
+      detail::grid_of<Backend>(ready().executor, ready().executor.ranks().front()).data(), asked);
 }
 
 template <backend Backend>
 bool pipeline<Backend>::shares_losses() const noexcept {
   if constexpr (zbpp::shares_losses<Backend>)
-    return executor_.shares_losses();
+    return ready().executor.shares_losses();
   else
     return false;
 }
@@ -169,9 +169,9 @@ bool pipeline<Backend>::shares_losses() const noexcept {
 template <backend Backend>
 void pipeline<Backend>::share(step_result& result) {
   if constexpr (zbpp::shares_losses<Backend>) {
-    auto const& placement = plan_.problem().placement();
+    auto const& placement = ready().planned.problem().placement();
     if (shares_losses())
-      executor_.share_losses(result.losses, placement.rank_of(placement.stages() - 1));
+      ready().executor.share_losses(result.losses, placement.rank_of(placement.stages() - 1));
   }
 }
 
@@ -184,13 +184,13 @@ after_step pipeline<Backend>::pause(pause_call const& on_pause) {
         return on_pause();
       } catch (...) {
         if (!failures_.empty()) throw;  // an evaluation failed, and has settled it
-        detail::rethrow_of("on_pause", {.rank = executor_.ranks().front()});
+        detail::rethrow_of("on_pause", {.rank = ready().executor.ranks().front()});
       }
     }();
     if (!on_pause.decides()) return next;
     if constexpr (proposes<Backend>) {
-      executor_.propose(next);
-      return executor_.decision();
+      ready().executor.propose(next);
+      return ready().executor.decision();
     } else {
       return ask_replicas(next);
     }
@@ -210,7 +210,7 @@ void pipeline<Backend>::resume(training_state const& state) {
   evaluations_ = 0;
   has_compared_weights_ = false;
   state_ = state;
-  agreements_.resume(state);
+  ready().agreements.resume(state);
 }
 
 // Where ranks agree, an engine calls.
@@ -225,9 +225,9 @@ after_step pipeline<Backend>::call_back(step_callback on_step, step_result const
 // calls; what is thrown is a failure of its rank there, too.
 template <backend Backend>
 void pipeline<Backend>::report_callback() {
-  auto const rank = executor_.ranks().front();
+  auto const rank = ready().executor.ranks().front();
   failures_.assign(1, {{.rank = rank}, {}, std::current_exception()});
-  executor_.settle(failures_);
+  ready().executor.settle(failures_);
   detail::rethrow_located(failures_.front());
 }
 

@@ -143,7 +143,7 @@ inline std::vector<layer_costs> measure_model(
   return costs;
 }
 
-inline layered_problem problem_of(layer_sequence const& model, auto_settings const& settings) {
+inline problem problem_of(layer_sequence const& model, auto_settings const& settings) {
   auto costs = settings.costs;
   zbpp::detail::require(
       costs.size() == model.layers().size(),
@@ -152,13 +152,16 @@ inline layered_problem problem_of(layer_sequence const& model, auto_settings con
     for (auto const& parameter : model.layers()[i].parameters())
       for (auto const& leaf : settings.tied)
         if (parameter.value.is_same(leaf)) costs[i].tied = bytes_of({leaf});
-  return {
-      first_placement(settings),
-      settings.microbatches,
-      std::move(costs),
-      settings.transfer,
-      settings.memory_limits,
-      settings.rank_speeds};
+  auto const placed = first_placement(settings);
+  return with_placement(
+      problem(
+          std::move(costs),
+          {.ranks = placed.ranks(),
+           .microbatches = settings.microbatches,
+           .transfer = settings.transfer,
+           .memory_limits = settings.memory_limits,
+           .rank_speeds = settings.rank_speeds}),
+      placed);
 }
 
 }  // namespace zbpp::torch::detail
