@@ -158,7 +158,9 @@ TEST_CASE("the first chunks recompute where that costs least", "[find_plan]") {
         std::fill_n(recompute.begin(), chunks * p, true);
         auto const problem = with_cut(with_placement(model, placement), first_layer, recompute);
         if (detail::fits_memory(problem))
-          CHECK(found->cost <= detail::search_once(problem, {.seconds = 0}).cost);
+          CHECK(
+              found->cost <=
+              detail::search_once(problem, detail::search_budget({.seconds = 0})).cost);
       }
     }
     auto const recomputing = recomputing_stages(*found);

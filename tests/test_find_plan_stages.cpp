@@ -94,7 +94,7 @@ TEST_CASE("a plan of stages beats what its own placement has at once", "[find_pl
     auto const found = find_plan(stated, brief);
     check_plan(found, stated);
     CHECK(find_plan(stated, brief) == found);
-    CHECK(found.cost <= detail::search_once(stated, {.seconds = 0}).cost);
+    CHECK(found.cost <= detail::search_once(stated, detail::search_budget({.seconds = 0})).cost);
     for (auto const& policy : policies) {
       if (!policy.refusal(stated.placement(), stated.microbatches()).empty()) continue;
       auto const order = policy(stated);

@@ -507,13 +507,13 @@ TEST_CASE("a search that is near its bound takes as much more as it may", "[gree
   for (char kind : {'l', 'v', 'o'}) {
     auto const problem = zbpp::test::uneven_problem(random, kind);
     auto const least = find(problem, 0.08).bound.cost;
-    zbpp::search_settings const search{.seconds = 0.008};
+    zbpp::detail::search_budget const budget({.seconds = 0.008});
     // Bounds that no schedule meets.
     auto const tries = [&](double share) {
       auto const bound = static_cast<ticks>(static_cast<double>(least) * share);
       auto const depths =
           problem.placement().is_linear() ? zbpp::staircase(problem).forwards : std::vector<int>{};
-      zbpp::detail::plan_search made(problem, bound, depths, {}, search, 2);
+      zbpp::detail::plan_search made(problem, bound, depths, {}, budget, 2);
       made.try_known();
       made.improve(3);  // more than it may take
       return static_cast<double>(made.tries());
@@ -557,7 +557,8 @@ TEST_CASE("a search keeps its budget where an order leaves nothing to change", "
     ZBPP_SEEDED(random, static_cast<std::uint64_t>(i));
     auto const placement = zbpp::test::tiny_placement(random, i);
     auto const found = zbpp::detail::search_once(
-        zbpp::test::tiny_problem_with_gradients(random, placement, 1), {.seconds = seconds});
+        zbpp::test::tiny_problem_with_gradients(random, placement, 1),
+        zbpp::detail::search_budget({.seconds = seconds}));
     CHECK(static_cast<double>(found.tries) <= most_tries);
     spent += found.cost <= found.bound.cost ? 0 : 1;
   }

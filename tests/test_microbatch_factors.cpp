@@ -12,7 +12,7 @@
 #include <zbpp/analysis/profile.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/detail/stage_work.hpp>
 #include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/policy/one_chunk.hpp>

@@ -7,8 +7,8 @@
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/detail/memory_use.hpp>
+#include <zbpp/planner/detail/search_budget.hpp>
 #include <zbpp/planner/detail/search_once.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/memory_needs.hpp>
@@ -160,7 +160,7 @@ namespace {
 
 // A plan whose memory was not looked at.
 found_plan cheapest_plan(problem const& problem, search_settings const& search) {
-  auto found = detail::search_once(problem, search);
+  auto found = detail::search_once(problem, detail::search_budget(search));
   return {
       .problem = problem,
       .schedule = std::move(found.schedule),

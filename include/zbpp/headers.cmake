@@ -179,8 +179,9 @@ set(ZBPP_CORE_HEADERS
   planner/detail/plan_search.hpp
   planner/detail/rule_search.hpp
   planner/detail/search_once.hpp
-  planner/detail/search_parts.hpp
+  planner/detail/search_budget.hpp
   planner/detail/stage_per_layer.hpp
+  planner/detail/stage_work.hpp
   planner/detail/v_blocks.hpp
   planner/find_plan.hpp
   planner/greedy_auto.hpp

@@ -9,7 +9,7 @@
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/io/text.hpp>
 #include <zbpp/json/json.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/detail/search_once.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/save_memory.hpp>
 
@@ -37,7 +37,8 @@ namespace planning {
   zbpp::found_plan found{.problem = plan.problem, .schedule = plan.schedule, .cost = plan.cost};
   for (int const percents : {0, 1, 5}) {
     found = search.watch([&](zbpp::search_settings const& settings) {
-      auto const part = zbpp::detail::share_of(settings, zbpp::detail::share_of_saving);
+      auto part = settings;
+      part.seconds *= zbpp::detail::share_of_saving;
       return zbpp::save_memory(std::move(found), plan.cost + plan.cost / 100 * percents, part);
     });
     auto const all = zbpp::peak_memory(zbpp::lower(found.schedule), plan.problem);

@@ -13,7 +13,7 @@
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/detail/placement_search.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/detail/search_budget.hpp>
 #include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 
@@ -59,9 +59,10 @@ struct sweep_point {
                    : zbpp::detail::placements_for(*o.problem, zbpp::plan_choices{}.most_chunks);
   std::vector<sweep_point> points;
   auto const plan = [&](zbpp::search_settings const& settings) {
-    auto const each = zbpp::detail::share_of_each(settings, placements.size());
-    for (std::size_t i = 0; i < placements.size(); ++i) {
-      auto const part = zbpp::detail::part_of_search(each, i, placements.size());
+    auto const count = placements.size();
+    auto const each = zbpp::detail::search_budget(settings).share(1.0 / static_cast<double>(count));
+    for (std::size_t i = 0; i < count; ++i) {
+      auto const part = each.part(i, count).settings();
       auto const plans =
           zbpp::find_plans(*o.problem, o.limits, choices_of({std::nullopt, placements[i]}, part));
       for (auto const& found : plans) points.push_back(point_of(found));

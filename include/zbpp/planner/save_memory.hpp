@@ -39,6 +39,11 @@ inline constexpr double most_memory_share = 1;
 
 namespace detail {
 
+class search_budget;
+
+/// Does the same within a part of a budget.
+[[nodiscard]] found_plan save_memory(found_plan found, ticks most, search_budget const& budget);
+
 /// @return the cost with a share of it more
 /// @throws error (bad_argument) when the share is out of range
 [[nodiscard]] ticks cost_with_share(ticks cost, double share);

@@ -37,12 +37,6 @@ struct search_settings {
   std::function<void(search_progress const&)> on_progress = {};  ///< called now and then
 };
 
-namespace detail {
-
-[[nodiscard]] inline bool is_stopped(std::function<bool()> const& stop) { return stop && stop(); }
-
-}  // namespace detail
-
 /// Holds the best plan that a search found. Schedules that `bound` and `lower_bound` are about run
 /// the microbatches of each stage in order.
 struct found_plan {

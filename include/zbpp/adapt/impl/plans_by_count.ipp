@@ -5,7 +5,7 @@
 
 #include <zbpp/adapt/detail/plans_by_count.hpp>
 #include <zbpp/config.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/detail/search_budget.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 
 #include <utility>

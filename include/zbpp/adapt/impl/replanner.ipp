@@ -12,7 +12,7 @@
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/detail/median.hpp>
 #include <zbpp/model/scaled_costs.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/detail/search_budget.hpp>
 #include <zbpp/planner/detail/stage_per_layer.hpp>
 #include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>

@@ -10,7 +10,8 @@
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/planner/detail/balanced_cut.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/detail/search_budget.hpp>
+#include <zbpp/planner/detail/stage_work.hpp>
 
 #include <algorithm>
 #include <array>

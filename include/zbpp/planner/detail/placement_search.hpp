@@ -6,6 +6,7 @@
 
 #include <zbpp/model/placement.hpp>
 #include <zbpp/model/problem.hpp>
+#include <zbpp/planner/detail/search_budget.hpp>
 #include <zbpp/planner/search.hpp>
 
 #include <vector>
@@ -32,7 +33,7 @@ namespace zbpp::detail {
 [[nodiscard]] found_plan search_placements(
     problem const& model,
     std::vector<placement> const& placements,
-    search_settings const& search,
+    search_budget const& budget,
     double most_memory_for,
     bool begins_with_own_cut);
 

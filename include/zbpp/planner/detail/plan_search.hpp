@@ -12,7 +12,7 @@
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/order_search.hpp>
 #include <zbpp/planner/detail/rule_search.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/detail/search_budget.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/search.hpp>
 #include <zbpp/policy/handcrafted.hpp>
@@ -166,15 +166,14 @@ class plan_search {
       ticks bound,
       std::vector<int> depths,
       std::vector<bytes> const& reserve,
-      search_settings const& settings,
+      search_budget const& budget,
       double near = 1)
       : problem_(problem),
-        settings_(settings),
         first_bound_(bound),
         bound_(bound),
-        budget_(passes_of(settings)),
+        budget_(budget),
         most_budgets_(near),
-        rules_(problem, bound, std::move(depths), reserve, settings.seed),
+        rules_(problem, bound, std::move(depths), reserve, budget.seed()),
         has_edges_(std::ranges::any_of(
             problem.all_costs(), [](stage_costs const& c) { return c.edge > 0; })),
         passes_(3.0 * problem.stages() * problem.microbatches()),
@@ -199,7 +198,7 @@ class plan_search {
   /// done. There must be some.
   void improve(double budgets) {
     improves_ = true;
-    while (goes_on() && all_work() < budgets * budget_) {
+    while (goes_on() && all_work() < budgets * budget_.passes()) {
       rules_.change();
       change_order();
     }
@@ -209,7 +208,7 @@ class plan_search {
     if (!has_found()) return false;
     // Whether an order has room for its edges is known only once it is there.
     auto const least = has_edges_ ? rules_.cost() : cost();
-    return least <= bound_ || all_work() >= most_work() || is_stopped(settings_.stop);
+    return least <= bound_ || all_work() >= most_work() || budget_.is_stopped();
   }
 
   /// @return whether any schedule was found; where memory is as short as can be there may be none
@@ -237,7 +236,7 @@ class plan_search {
 
   // Reports how far it is, and asks whether it is done.
   [[nodiscard]] bool goes_on() {
-    report();
+    if (cost() != never) budget_.report_work(cost(), bound_, all_work(), most_work());
     return !is_done();
   }
   [[nodiscard]] double all_work() const noexcept { return rules_.work() + work_on_order_; }
@@ -247,11 +246,12 @@ class plan_search {
   // uneven looped problems need (docs/benchmarks.md).
   [[nodiscard]] double most_work() const noexcept {
     constexpr double near = 0.002;  // of the cost
-    if (!improves_) return budget_;
+    auto const all = budget_.passes();
+    if (!improves_) return all;
     auto const least = static_cast<double>(cost());
     auto const gap = least - static_cast<double>(first_bound_);
-    if (gap * most_budgets_ <= near * least) return most_budgets_ * budget_;
-    return std::max(near * least / gap, 1.0) * budget_;
+    if (gap * most_budgets_ <= near * least) return most_budgets_ * all;
+    return std::max(near * least / gap, 1.0) * all;
   }
 
   // Changes the best schedule pass by pass, for a share of what the candidates take. The share is
@@ -272,26 +272,16 @@ class plan_search {
     }
   }
   void start_order() {
-    if (!orders_) orders_.emplace(problem_, rules_.room(), settings_.seed);
+    if (!orders_) orders_.emplace(problem_, rules_.room(), budget_.seed());
     auto const best = rules_.best();
     orders_->start(best);
     work_on_order_ += static_cast<double>(best.passes().size());
   }
 
-  void report() {
-    if (!settings_.on_progress || all_work() < next_report_ || cost() == never) return;
-    // Chosen by us: often enough that whoever watches a long search sees it move.
-    constexpr double most_between = 1e6;
-    next_report_ = all_work() + std::min(most_work() / 64, most_between);
-    spent_ = std::max(spent_, std::min(1.0, all_work() / most_work()));
-    settings_.on_progress({.cost = cost(), .lower_bound = bound_, .spent = spent_});
-  }
-
   problem const& problem_;
-  search_settings const& settings_;
   ticks first_bound_;
   ticks bound_;
-  double budget_;        // in passes
+  search_budget budget_;
   double most_budgets_;  // near the bound
   rule_search rules_;
   bool has_edges_;
@@ -300,8 +290,6 @@ class plan_search {
   std::optional<order_search> orders_;
   double work_on_order_ = 0;
   bool improves_ = false;
-  double next_report_ = 0;
-  double spent_ = 0;          // as last reported
   std::int64_t changes_ = 0;  // of the order
 };
 

@@ -10,7 +10,7 @@
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/planner/detail/list_scheduler.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/detail/stage_work.hpp>
 #include <zbpp/planner/detail/v_blocks.hpp>
 
 #include <algorithm>

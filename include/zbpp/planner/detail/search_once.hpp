@@ -14,9 +14,8 @@
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/memory_use.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/detail/search_budget.hpp>
 #include <zbpp/planner/memory_needs.hpp>
-#include <zbpp/planner/search.hpp>
 #include <zbpp/policy/interleaved.hpp>
 
 #include <algorithm>
@@ -49,20 +48,50 @@ struct found_order {
 /// @throws error as `greedy_auto`
 [[nodiscard]] found_order search_once(
     problem const& problem,
-    search_settings const& search,
+    search_budget const& budget,
     cost_bound const& bound = {},
     double near = 1);
 
 /// Looks at all orders of a tiny problem that cost less than what was found, down to its bound.
 /// @return whether that ended, or met the bound: then what was found is optimal by its bound
 [[nodiscard]] bool search_all_orders(
-    problem const& problem, search_settings const& search, found_order& found);
+    problem const& problem, search_budget const& budget, found_order& found);
 
 /// Searches for a schedule that costs no more than `target`, and ends with the first.
 /// @param problem  one for which there is memory
 /// @return the cheapest schedule found; its bound says nothing
 [[nodiscard]] found_order search_for(
-    problem const& problem, search_settings const& search, ticks target);
+    problem const& problem, search_budget const& budget, ticks target);
+
+// ---- shares of a budget ------------------------------------------------------------------------
+
+/// The share of a budget that goes into less memory at the cost that was found.
+inline constexpr double share_of_saving = 0.03;
+/// The share of what is left that goes into the bounds of what searches have found.
+inline constexpr double share_of_proofs = 0.17;
+/// What the first search may take near its bound, as a multiple of its share.
+inline constexpr double most_near_bound = 1.5;
+
+/// Divides a budget among a search, others in smaller memories, and proofs. Chosen by us: a search
+/// of all the memory finds the best order more often than one of less.
+struct budget_shares {
+  explicit budget_shares(std::size_t smaller)
+      : first(
+            (1 - share_of_proofs) / (most_near_bound + of_smaller * static_cast<double>(smaller))),
+        each_smaller(of_smaller * first) {}
+
+  static constexpr double of_smaller = 0.75;  // of the share of the first
+  double first;                               ///< `most_near_bound` times as much near the bound
+  double each_smaller;
+};
+
+/// @param smaller  memories that policies have on the placement
+/// @return what a policy that searches has for one of them: as much as `greedy_auto` has for it, so
+///         that the policy does not find more
+[[nodiscard]] inline search_budget share_of_policy(
+    search_budget const& budget, std::size_t smaller) {
+  return budget.share(1 - share_of_saving).share(budget_shares(smaller).each_smaller);
+}
 
 // ---- budgets for activations -------------------------------------------------------------------
 //
@@ -167,24 +196,24 @@ inline constexpr std::array<budget_call, 1> looped_budgets{interleaved_budget};
 
 /// Searches for the cheapest schedule in which no rank holds more activations than its budget, nor
 /// more memory than its limit.
-/// @param budget  bytes of each rank, at least those of one microbatch
-/// @param bound   of the cost within the budget, where one is known
+/// @param activations  bytes of each rank, at least those of one microbatch
+/// @param bound        of the cost within these, where one is known
 /// @return the schedule and how many were tried; cost and bound are those of the smaller memory
 /// @throws error (unsupported_problem) when no schedule fits the limits of the problem
 [[nodiscard]] inline found_order find_within(
     problem const& problem,
-    std::vector<bytes> const& budget,
-    search_settings const& search,
+    std::vector<bytes> const& activations,
+    search_budget const& budget,
     cost_bound const& bound = {}) {
   require_memory(problem);
-  auto limits = limits_within(problem, budget);
+  auto limits = limits_within(problem, activations);
   auto const least = least_memory(with_free_edges(problem, {}));
   auto share = share_of_round(problem);
   constexpr int most_rounds = 8;
   std::int64_t tries = 0;
   double work = 0;
   for (int round = 0; round < most_rounds; ++round, share /= 2) {
-    auto found = search_once(with_free_edges(problem, limits), share_of(search, share), bound);
+    auto found = search_once(with_free_edges(problem, limits), budget.share(share), bound);
     found.tries = tries += found.tries;
     found.work = work += found.work;
     // What edges take beyond a limit of the problem is not there for activations.
@@ -205,30 +234,30 @@ inline constexpr std::array<budget_call, 1> looped_budgets{interleaved_budget};
 }
 
 /// Searches again in each smaller memory that could hold a cheaper order; takes the cheapest.
-/// @param limits   of the memory that was searched; empty where it had none
-/// @param budgets  the smaller ones
-/// @param search   with the budget of each
-/// @param proofs   for bounds of the smaller memories
-/// @param found    what a search, or a rule, has found in the larger memory; its bound stays
+/// @param limits    of the memory that was searched; empty where it had none
+/// @param memories  the smaller ones
+/// @param budget    of each
+/// @param proofs    for bounds of the smaller memories
+/// @param found     what a search, or a rule, has found in the larger memory; its bound stays
 inline void search_smaller(
     problem const& problem,
     std::span<bytes const> limits,
-    std::span<budget_call const> budgets,
-    search_settings const& search,
-    proof_budget& proofs,
+    std::span<budget_call const> memories,
+    search_budget const& budget,
+    search_budget& proofs,
     found_order& found) {
   std::size_t done = 0;
-  for (auto const budget_for : budgets) {
+  for (auto const memory_for : memories) {
     ++done;
-    auto const budget = budget_for(problem);
-    auto const smaller_limits = limits_within(problem, budget);
-    if (is_stopped(search.stop) || std::ranges::equal(smaller_limits, limits)) continue;
+    auto const activations = memory_for(problem);
+    auto const smaller_limits = limits_within(problem, activations);
+    if (budget.is_stopped() || std::ranges::equal(smaller_limits, limits)) continue;
     auto const smaller = with_free_edges(problem, smaller_limits, edge_times::shortest);
     if (!fits_memory(smaller)) continue;
-    auto const bound = proofs.raise(lower_bound(smaller), found.cost, smaller);
+    auto const bound = raise_within(proofs, lower_bound(smaller), found.cost, smaller);
     if (bound.cost >= found.cost) continue;
-    auto other =
-        find_within(problem, budget, part_of_search(search, done, 1 + budgets.size()), bound);
+    auto const part = budget.part(done, 1 + memories.size()).below(found.cost, found.bound.cost);
+    auto other = find_within(problem, activations, part, bound);
     found.tries += other.tries;
     found.work += other.work;
     auto const taken = cost(simulate(other.schedule, problem));

@@ -9,7 +9,7 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/planner/detail/list_scheduler.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/detail/stage_work.hpp>
 
 #include <algorithm>
 #include <array>

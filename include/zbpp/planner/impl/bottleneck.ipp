@@ -6,7 +6,7 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/planner/detail/bottleneck.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/detail/stage_work.hpp>
 
 #include <algorithm>
 #include <cstddef>

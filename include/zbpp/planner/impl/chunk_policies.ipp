@@ -11,8 +11,8 @@
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/chunk_policies.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
+#include <zbpp/planner/detail/search_budget.hpp>
 #include <zbpp/planner/detail/search_once.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/policy/interleaved.hpp>
 #include <zbpp/policy/policy.hpp>
 
@@ -27,15 +27,17 @@ namespace detail {
 [[nodiscard]] ZBPP_INLINE schedule find_on_v(
     problem const& problem,
     std::string_view title,
-    std::span<budget_call const> budgets,
+    std::span<budget_call const> memories,
     search_settings const& search) {
   support_v_shape(problem, title);
-  auto const budget = budgets.front()(problem);
-  auto const each = share_of_policy(search, v_budgets.size());
-  proof_budget proofs(share_of_proofs * passes_of(search));
-  auto found = find_within(problem, budget, part_of_search(each, 0, budgets.size()));
+  auto const activations = memories.front()(problem);
+  search_budget const budget(search);
+  auto const each = share_of_policy(budget, v_budgets.size());
+  auto proofs = budget.share(share_of_proofs);
+  auto found = find_within(problem, activations, each.part(0, memories.size()));
   found.cost = cost(simulate(found.schedule, problem));
-  search_smaller(problem, limits_within(problem, budget), budgets.subspan(1), each, proofs, found);
+  search_smaller(
+      problem, limits_within(problem, activations), memories.subspan(1), each, proofs, found);
   return std::move(found.schedule);
 }
 
@@ -54,7 +56,8 @@ ZBPP_INLINE schedule interleaved_zb::operator()(problem const& problem) const {
       problem.placement().is_looped(),
       title,
       "needs a looped placement; this one is " + problem.placement().name());
-  auto const part = detail::share_of_policy(search, detail::looped_budgets.size());
+  auto const part =
+      detail::share_of_policy(detail::search_budget(search), detail::looped_budgets.size());
   auto found = detail::find_within(problem, detail::interleaved_budget(problem), part).schedule;
   auto plain = interleaved{}(problem);
   bool const is_plain_better = detail::is_within_limits(plain, problem) &&

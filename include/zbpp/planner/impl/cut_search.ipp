@@ -193,7 +193,7 @@ class cut_search {
            (best_score_.fits() && best_score_.cost == least_cost_);
   }
 
-  [[nodiscard]] bool is_stopped() const { return detail::is_stopped(settings_.stop); }
+  [[nodiscard]] bool is_stopped() const { return settings_.stop && settings_.stop(); }
 
   // The engines of the standard library give the same numbers everywhere; its distributions do not.
   [[nodiscard]] std::size_t below(std::size_t count) {

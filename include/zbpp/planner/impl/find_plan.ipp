@@ -18,7 +18,7 @@
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/memory_use.hpp>
 #include <zbpp/planner/detail/placement_search.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
+#include <zbpp/planner/detail/search_budget.hpp>
 #include <zbpp/planner/detail/stage_per_layer.hpp>
 #include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
@@ -26,7 +26,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -74,7 +74,7 @@ ZBPP_INLINE void check_choices(plan_choices const& choices) {
 /// Cuts layers for a policy, which the placement suits. One that searches has an equal share of the
 /// budget for each cut, and all of it once more for the order of the best cut.
 [[nodiscard]] ZBPP_INLINE found_plan find_cut(
-    problem const& model, any_policy const& policy, search_settings const& search, int most_cuts) {
+    problem const& model, any_policy const& policy, search_budget const& budget, int most_cuts) {
   constexpr int most_of_rules = 1000;
   constexpr int most_of_searches = 100;
   auto const count = most_cuts > 0       ? most_cuts
@@ -82,23 +82,27 @@ ZBPP_INLINE void check_choices(plan_choices const& choices) {
                                          : most_of_rules;
   // The order of the best cut has as much of the budget as all cuts before it.
   auto const phases = static_cast<std::size_t>(policy.searches() ? 2 : 1);
-  search_settings share{.seconds = search.seconds / (2.0 * count), .seed = search.seed};
-  share.stop = search.stop;
-  cut_settings cuts{.schedules = count, .seed = search.seed, .stop = search.stop};
-  search_progress last;  // of the cuts that were tried
-  if (auto const report = part_of_search(search, 0, phases).on_progress) {
-    cuts.on_progress = [&last, report](search_progress const& now) { report(last = now); };
-    share.on_progress = [&last, report, count](search_progress const& now) {
-      report(
-          {.cost = last.spent > 0 ? std::min(last.cost, now.cost) : now.cost,
-           .lower_bound = last.lower_bound,
-           .spent = std::min(1.0, last.spent + now.spent / count)});
-    };
-  }
+  auto const first = budget.part(0, phases);
+  auto const each = first.share(0.5 / count);
+  search_progress last{.cost = std::numeric_limits<ticks>::max()};
+  auto const decide = [&](problem const& cut) {
+    auto const part = each.part_from(last.spent, 1.0 / count);
+    return policy(cut, part.below(last.cost, last.lower_bound).settings());
+  };
+  auto const report = [&](search_progress const& now) {
+    last = now;
+    first.report(now.cost, now.lower_bound, now.spent);
+  };
   auto found = search_cuts(
-      model, [&](problem const& cut) { return policy(cut, share); }, cuts);
-  if (!policy.searches() || is_stopped(search.stop)) return found;
-  auto const longer = part_of_search(share_of(search, 0.5), 1, phases);
+      model,
+      decide,
+      {.schedules = count,
+       .seed = budget.seed(),
+       .stop = [&] { return budget.is_stopped(); },
+       .on_progress = report});
+  if (!policy.searches() || budget.is_stopped()) return found;
+  auto const longer =
+      budget.share(0.5).part(1, phases).below(found.cost, found.lower_bound).settings();
   auto order = insert_recompute(policy(found.problem, longer), found.problem);
   auto const took = cost(simulate(order, found.problem));
   if (took >= found.cost || !is_within_limits(order, found.problem)) return found;
@@ -117,19 +121,14 @@ ZBPP_INLINE void check_choices(plan_choices const& choices) {
     plan_choices const& choices) {
   std::optional<found_plan> best;
   std::optional<error> refusal;
-  auto search = share_of_each(choices.search(), placements.size());
-  double spent = 0;
-  if (search.on_progress)
-    search.on_progress = [&, report = search.on_progress](search_progress now) {
-      if (best) now.cost = std::min(now.cost, best->cost);
-      if (placements.size() > 1) now.lower_bound = 0;  // it is about one placement
-      now.spent = spent = std::max(spent, now.spent);  // what is refused or ends early reports less
-      report(now);
-    };
+  search_budget const budget(choices.search());
+  auto const each = budget.share(1.0 / static_cast<double>(placements.size()));
   for (std::size_t i = 0; i < placements.size(); ++i) try {
       if (auto text = policy.refusal(placements[i], model.microbatches()); !text.empty())
         throw error(errc::unsupported_problem, std::move(text));
-      auto const part = part_of_search(search, i, placements.size());
+      auto part = each.part(i, placements.size());
+      if (placements.size() > 1)  // bounds are about one placement
+        part = part.below(best ? best->cost : std::numeric_limits<ticks>::max(), 0);
       auto found = find_cut(with_placement(model, placements[i]), policy, part, choices.most_cuts);
       if (!best || is_better(found, *best)) best = std::move(found);
     } catch (error const& refused) {
@@ -168,7 +167,11 @@ order_stages(problem const& model, plan_choices const& choices) {
     bool begins_with_own_cut) {
   if (choices.policy) return find_cuts(model, placements, *choices.policy, choices);
   auto found = search_placements(
-      model, placements, choices.search(), choices.most_memory_for, begins_with_own_cut);
+      model,
+      placements,
+      search_budget(choices.search()),
+      choices.most_memory_for,
+      begins_with_own_cut);
   found.schedule = end_stages_in_turn(found.schedule, found.problem);
   return found;
 }
@@ -204,11 +207,12 @@ ZBPP_INLINE std::vector<found_plan> find_plans(
   std::vector<bytes> ascending(limits.begin(), limits.end());
   std::ranges::sort(ascending);
   ascending.erase(std::unique(ascending.begin(), ascending.end()), ascending.end());
+  detail::search_budget const budget(choices.search());
   std::vector<found_plan> points;
   for (std::size_t i = 0; i < ascending.size(); ++i) {
     auto const limited = with_memory_limit(model, ascending[i]);
     auto part = choices;
-    part.on_progress = detail::part_of_search(choices.search(), i, ascending.size()).on_progress;
+    part.on_progress = budget.part(i, ascending.size()).settings().on_progress;
     std::optional<found_plan> found;
     try {
       found = find_plan(limited, part);

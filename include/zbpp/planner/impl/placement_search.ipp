@@ -12,13 +12,14 @@
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/memory_use.hpp>
 #include <zbpp/planner/detail/placement_search.hpp>
+#include <zbpp/planner/detail/search_budget.hpp>
 #include <zbpp/planner/detail/search_once.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/save_memory.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -32,18 +33,18 @@ class placement_search {
   placement_search(
       problem const& model,
       std::vector<placement> const& placements,
-      search_settings const& settings,
+      search_budget const& budget,
       bool begins_with_own_cut)
       : model_(model),
-        settings_(settings),
         begins_with_own_cut_(begins_with_own_cut),
-        budget_((1 - saving) * passes_of(settings)) {
+        budget_(budget.share(1 - saving)),
+        for_memory_(budget.share(saving)) {
     for (auto const& placement : placements)
       candidates_.push_back(
           std::make_unique<placement_candidate>(with_placement(model, placement)));
     for (auto const& one : candidates_) {
       alive_.push_back(one.get());
-      spent_ += one->spent;
+      budget_.spend(one->spent);
     }
     bound_ = (*std::min_element(
                   candidates_.begin(),
@@ -54,7 +55,7 @@ class placement_search {
 
   [[nodiscard]] found_plan run(double most_memory_for) {
     for (auto* candidate : alive_) {
-      if (best_ && (best_->cost <= bound_ || is_stopped(settings_.stop))) break;
+      if (best_ && (best_->cost <= bound_ || budget_.is_stopped())) break;
       look_first(*candidate);
     }
     if (!best_) find_room();
@@ -71,7 +72,7 @@ class placement_search {
     save_memory(most_memory_for);
     best_->bound = zbpp::lower_bound(best_->problem);
     best_->lower_bound = bound_;
-    best_->work = spent_;
+    best_->work = budget_.spent();
     return std::move(*best_);
   }
 
@@ -107,18 +108,15 @@ class placement_search {
   void save_memory(double most_memory_for) {
     // Where the optimum was proved at once, others were not looked at that may cost the same.
     for (auto const& candidate : candidates_)
-      if (!candidate->best && !is_stopped(settings_.stop) &&
+      if (!candidate->best && !budget_.is_stopped() &&
           candidate->bound <= cost_with_share(best_->cost, most_memory_for))
         look_first(*candidate);
-    if (is_stopped(settings_.stop)) return;
+    if (budget_.is_stopped()) return;
     auto const most = cost_with_share(best_->cost, most_memory_for);
     std::vector<placement_candidate*> able;
     for (auto const& candidate : candidates_)
       if (candidate->best && candidate->best->cost <= most) able.push_back(candidate.get());
-    search_settings part;
-    part.seconds = saving * settings_.seconds / static_cast<double>(able.size());
-    part.seed = settings_.seed;
-    part.stop = settings_.stop;
+    auto const part = for_memory_.share(1.0 / static_cast<double>(able.size()));
     std::optional<std::pair<memory_use, ticks>> least;
     for (auto* candidate : able) {
       auto plan = std::move(*candidate->best);
@@ -127,8 +125,8 @@ class placement_search {
           cut_of(plan.problem).first_layer, candidate->space.may_recompute());
       plan.problem = with_cut(candidate->model, any.first_layer, any.recompute);
       plan.work = 0;
-      plan = zbpp::save_memory(std::move(plan), most, part);
-      spent_ += plan.work;
+      plan = detail::save_memory(std::move(plan), most, part);
+      budget_.spend(plan.work);
       std::pair const use(
           memory_use_of(memory_of(plan.schedule, plan.problem), plan.problem), plan.cost);
       if (least && use >= *least) continue;  // the first of equal ones has the fewest stages
@@ -141,19 +139,15 @@ class placement_search {
   // Searches the order of one cut. `tries` is how many whole schedules that may take.
   found_order order_of(placement_candidate const& candidate, problem const& cut, double tries) {
     auto const most = with_orders * tries * candidate.passes;
-    search_settings part;
-    part.seconds = std::min(most / passes_per_second, search_settings::most_seconds);
-    part.seed = settings_.seed;
-    part.stop = settings_.stop;
-    auto const before = spent_;
-    if (settings_.on_progress)
-      part.on_progress = [this, most, before](search_progress const& now) {
-        report(before + now.spent * most, now.cost);
-      };
-    spent_ += fixed * candidate.passes + work_of_bound(cut);  // whether it is refused or not
-    auto found = search_once(cut, part);
-    spent_ += found.work;
-    report(spent_, found.cost);
+    auto const all = std::max(budget_.passes(), 1.0);
+    auto const begin = budget_.spent();
+    budget_.spend(fixed * candidate.passes + work_of_bound(cut));  // whether it is refused or not
+    auto found = search_once(
+        cut,
+        budget_.of(most)
+            .part_from(std::min(begin / all, 1.0), most / all)
+            .below(best_ ? best_->cost : std::numeric_limits<ticks>::max(), bound_));
+    budget_.spend(found.work);
     return found;
   }
 
@@ -192,7 +186,7 @@ class placement_search {
           candidate.model,
           decide,
           {.schedules = count,
-           .seed = settings_.seed + static_cast<std::uint64_t>(round_),
+           .seed = budget_.seed() + static_cast<std::uint64_t>(round_),
            .stop = [&] { return is_last_cut; }},
           &candidate.balanced);
       take(candidate, cut_of(found.problem), std::move(found.schedule), found.cost);
@@ -208,7 +202,7 @@ class placement_search {
     auto const any =
         candidate.space.with_choice(chosen.first_layer, candidate.space.may_recompute());
     auto const left = [&](double most) {
-      auto const rest = (budget_ - spent_) / (with_orders * candidate.passes);
+      auto const rest = budget_.left() / (with_orders * candidate.passes);
       is_last_ = is_last_ || rest < most;
       return std::clamp(rest, 0.0, most);
     };
@@ -243,7 +237,7 @@ class placement_search {
       };
       try {
         auto const found = search_cuts(
-            few, decide, {.schedules = 300, .seed = settings_.seed}, &candidate->balanced);
+            few, decide, {.schedules = 300, .seed = budget_.seed()}, &candidate->balanced);
         try_cut(*candidate, cut_of(found.problem), 0);
       } catch (error const& nothing_fits) {
         if (nothing_fits.code() != errc::unsupported_problem) throw;
@@ -272,32 +266,19 @@ class placement_search {
   }
 
   [[nodiscard]] bool is_over() const {
-    return best_ &&
-           (best_->cost <= bound_ || is_last_ || spent_ >= budget_ || is_stopped(settings_.stop));
-  }
-
-  void report(double spent, ticks found) {
-    if (!settings_.on_progress || spent < next_report_) return;
-    constexpr double most_between = 1e6;  // passes; chosen as in a search of one problem
-    next_report_ = spent + std::min(budget_ / 64, most_between);
-    settings_.on_progress(
-        {.cost = best_ ? std::min(best_->cost, found) : found,
-         .lower_bound = bound_,
-         .spent = budget_ > 0 ? std::min(1.0, spent / budget_) : 1.0});
+    return best_ && (best_->cost <= bound_ || is_last_ || budget_.is_over());
   }
 
   problem const& model_;
-  search_settings const& settings_;
   bool begins_with_own_cut_;
-  double budget_;  // in passes
+  search_budget budget_;
+  search_budget for_memory_;
   std::vector<std::unique_ptr<placement_candidate>> candidates_;
   std::vector<placement_candidate*> alive_;  // those that are searched on, the fewest stages first
   ticks bound_ = 0;                          // no placement costs less
   std::optional<found_plan> best_;
   int round_ = 0;
-  double spent_ = 0;
   bool is_last_ = false;  // a search had less than its share: with more budget others follow it
-  double next_report_ = 0;
 };
 
 ZBPP_INLINE int pieces_of(problem const& model) {
@@ -323,10 +304,10 @@ ZBPP_INLINE std::vector<placement> placements_for(problem const& model, int most
 ZBPP_INLINE found_plan search_placements(
     problem const& model,
     std::vector<placement> const& placements,
-    search_settings const& search,
+    search_budget const& budget,
     double most_memory_for,
     bool begins_with_own_cut) {
-  return placement_search(model, placements, search, begins_with_own_cut).run(most_memory_for);
+  return placement_search(model, placements, budget, begins_with_own_cut).run(most_memory_for);
 }
 
 }  // namespace zbpp::detail

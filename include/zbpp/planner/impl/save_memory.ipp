@@ -12,8 +12,8 @@
 #include <zbpp/planner/detail/after_passes.hpp>
 #include <zbpp/planner/detail/memory_use.hpp>
 #include <zbpp/planner/detail/plan_search.hpp>
+#include <zbpp/planner/detail/search_budget.hpp>
 #include <zbpp/planner/detail/search_once.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 #include <zbpp/planner/save_memory.hpp>
 
@@ -30,16 +30,13 @@ namespace detail {
 /// and the budget alone.
 class memory_saver {
  public:
-  memory_saver(found_plan found, ticks most, search_settings search)
+  memory_saver(found_plan found, ticks most, search_budget const& budget)
       : best_(std::move(found)),
         used_(memory_of(best_.schedule, problem_)),
         most_(most),
-        search_(std::move(search)),
-        left_(passes_of(search_)),
-        budget_(left_),
+        budget_(budget.quiet()),
         passes_(static_cast<double>(best_.schedule.passes().size())),
         least_(least_memory(problem_)) {
-    search_.on_progress = nullptr;
     for (auto const limit : problem_.memory_limits()) top_ = std::max(top_, limit);
     for (auto const& c : problem_.all_costs())
       for (auto const size :
@@ -62,13 +59,11 @@ class memory_saver {
       lower_peak();
       lower_sum();
     }
-    best_.work += budget_ - left_;
+    best_.work += budget_.spent();
     return std::move(best_);
   }
 
  private:
-  [[nodiscard]] bool is_over() const { return left_ <= 0 || is_stopped(search_.stop); }
-
   // ---- levels: one number that stands for the limits of all ranks -------------------------------
 
   // @return limits that are as large a part of the problem's own on every rank; without any, one
@@ -113,15 +108,16 @@ class memory_saver {
   // Takes an order within the cost that takes less memory.
   bool take(schedule order, bool fuses) {
     auto used = memory_of(order, problem_);
-    left_ -= passes_per_simulation * passes_;
+    budget_.spend(passes_per_simulation * passes_);
     auto const use = memory_use_of(used, problem_);
     if (use >= memory_use_of(used_, problem_) || !keeps_limits(used, problem_)) return false;
     auto taken = cost(simulate(order, problem_));
-    bool const may_fuse = fuses && left_ > passes_per_simulation * fusion::most_trials * passes_;
+    bool const may_fuse =
+        fuses && budget_.left() > passes_per_simulation * fusion::most_trials * passes_;
     if (taken > most_ && may_fuse) {
       int trials = 0;
       order = fuse_where_it_pays(std::move(order), problem_, &trials);
-      left_ -= passes_per_simulation * trials * passes_;
+      budget_.spend(passes_per_simulation * trials * passes_);
       taken = cost(simulate(order, problem_));
       used = memory_of(order, problem_);
       if (memory_use_of(used, problem_) >= memory_use_of(used_, problem_)) return false;
@@ -137,7 +133,7 @@ class memory_saver {
     auto orders = handcrafted_orders(problem_);
     for (auto& order : known_orders(problem_)) orders.push_back(std::move(order));
     for (auto& order : orders) {
-      if (is_stopped(search_.stop)) return;
+      if (budget_.is_stopped()) return;
       ++best_.tries;
       take(std::move(order), true);
     }
@@ -148,11 +144,9 @@ class memory_saver {
   bool search(std::vector<bytes> limits, double part) {
     auto const limited = with_memory_limits(problem_, std::move(limits));
     if (!fits_memory(limited)) return false;
-    search_settings brief = search_;
-    brief.seconds = std::max(0.0, part * left_ / passes_per_second);
-    auto found = search_for(limited, brief, most_);
+    auto found = search_for(limited, budget_.of(std::max(0.0, part * budget_.left())), most_);
     best_.tries += found.tries;
-    left_ -= found.work + overhead * passes_;
+    budget_.spend(found.work + overhead * passes_);
     return found.cost <= most_ && take(std::move(found.schedule), false);
   }
   // What a search takes beside its tries, in tries.
@@ -164,8 +158,8 @@ class memory_saver {
     try_budgets();
     auto low = bounded_level();  // below this there is none, or nothing is known
     auto const at = [&](bytes level) { return search(limits_at(level), search_part); };
-    if (low >= level_of(used_) || is_over() || at(low)) return;
-    while (!is_over()) {
+    if (low >= level_of(used_) || budget_.is_over() || at(low)) return;
+    while (!budget_.is_over()) {
       auto const high = level_of(used_);
       auto const step = step_at(high);
       auto const middle = low + std::max((high - low) / 2 / step * step, step);
@@ -184,14 +178,15 @@ class memory_saver {
         limit = std::clamp(
             used_[index(rank)], least_[index(rank)], std::max(limit, least_[index(rank)]));
       }
-      if (is_lower && !is_over() && may_suffice(limits)) search(std::move(limits), budget_part);
+      if (is_lower && !budget_.is_over() && may_suffice(limits))
+        search(std::move(limits), budget_part);
     }
   }
   // Asks the bound whether an order within limits can meet the cost, where that takes little.
   [[nodiscard]] bool may_suffice(std::vector<bytes> const& limits) {
     auto const work = work_of_bound(problem_);
-    if (work > part_for_bound * left_) return true;
-    left_ -= work;
+    if (work > part_for_bound * budget_.left()) return true;
+    budget_.spend(work);
     return lower_bound(with_memory_limits(problem_, limits)).cost <= most_;
   }
   static constexpr double part_for_bound = 0.1;
@@ -204,11 +199,11 @@ class memory_saver {
     auto high = level_of(used_);
     auto const work = work_of_bound(problem_);
     constexpr double part = 0.25;
-    auto const most_work = part * left_;
+    auto const most_work = part * budget_.left();
     double spent = 0;
     for (;;) {
       auto const step = step_at(high);
-      if (high - low < step || spent + work > most_work || is_stopped(search_.stop)) break;
+      if (high - low < step || spent + work > most_work || budget_.is_stopped()) break;
       auto const middle = low + (high - low) / 2 / step * step;
       spent += work;
       if (lower_bound(with_memory_limits(problem_, limits_at(middle))).cost > most_)
@@ -216,7 +211,7 @@ class memory_saver {
       else
         high = middle;
     }
-    left_ -= spent;
+    budget_.spend(spent);
     return low;
   }
 
@@ -225,19 +220,17 @@ class memory_saver {
   // Lowers what the ranks beside the fullest take: of all at once, then of one after another.
   void lower_sum() {
     constexpr double most_tries = 300;
-    auto const less = std::min(left_, most_tries * passes_);
-    budget_ -= left_ - less;  // that is not used
-    left_ = less;
+    budget_.keep(most_tries * passes_);
     try_budgets();
     constexpr int halvings = 4;
     double low = 0;
     double high = 1;
-    for (int i = 0; i < halvings && !is_over(); ++i) {
+    for (int i = 0; i < halvings && !budget_.is_over(); ++i) {
       auto const middle = (low + high) / 2;
       (lower_others(middle, every_rank) ? high : low) = middle;
     }
     for (int rank = problem_.ranks(); rank-- > 0;)
-      while (!is_over() && lower_others(0.5, rank)) {
+      while (!budget_.is_over() && lower_others(0.5, rank)) {
       }
   }
   static constexpr int every_rank = -1;
@@ -263,9 +256,7 @@ class memory_saver {
   problem const& problem_ = best_.problem;
   std::vector<bytes> used_;
   ticks most_;
-  search_settings search_;
-  double left_;    // of the budget, in passes
-  double budget_;  // all that may be used of it
+  search_budget budget_;
   double passes_;
   std::vector<bytes> least_;  // without which nothing runs
   bytes top_ = 0;             // the largest limit
@@ -294,10 +285,14 @@ ZBPP_INLINE ticks detail::cost_with_share(ticks cost, double share) {
   return cost + static_cast<ticks>(share * static_cast<double>(cost));
 }
 
+ZBPP_INLINE found_plan
+detail::save_memory(found_plan found, ticks most, search_budget const& budget) {
+  if (budget.is_stopped()) return found;
+  return memory_saver(std::move(found), most, budget).run();
+}
+
 ZBPP_INLINE found_plan save_memory(found_plan found, ticks most, search_settings const& search) {
-  detail::check_budget(search);
-  if (detail::is_stopped(search.stop)) return found;
-  return detail::memory_saver(std::move(found), most, search).run();
+  return detail::save_memory(std::move(found), most, detail::search_budget(search));
 }
 
 }  // namespace zbpp

@@ -12,8 +12,8 @@
 #include <zbpp/planner/detail/after_passes.hpp>
 #include <zbpp/planner/detail/memory_limits.hpp>
 #include <zbpp/planner/detail/plan_search.hpp>
+#include <zbpp/planner/detail/search_budget.hpp>
 #include <zbpp/planner/detail/search_once.hpp>
-#include <zbpp/planner/detail/search_parts.hpp>
 #include <zbpp/planner/memory_needs.hpp>
 
 #include <algorithm>
@@ -27,24 +27,24 @@ namespace detail {
 
 /// Runs searches of one problem until an order fits with its edges, which are known only once there
 /// is an order.
-class auto_planner {
+class memory_search {
  public:
   /// @param near  what it may take near its bound, as a multiple of its budget
-  auto_planner(
-      problem const& problem, search_settings const& settings, cost_bound const& bound, double near)
+  memory_search(
+      problem const& problem, search_budget const& budget, cost_bound const& bound, double near)
       : problem_(problem),
-        settings_(share_of(settings, 1 - share_of_interim_proofs)),
+        budget_(budget.share(1 - share_of_interim_proofs)),
         near_(near),
-        proofs_(share_of_interim_proofs * passes_of(settings)),
+        proofs_(budget.share(share_of_interim_proofs)),
         first_bound_(lower_bound(problem)),
         bound_(bound.cost > first_bound_.cost ? bound : first_bound_) {}
 
   /// Searches for a schedule that costs no more than `target` and no longer.
-  auto_planner(problem const& problem, search_settings const& settings, ticks target)
+  memory_search(problem const& problem, search_budget const& budget, ticks target)
       : problem_(problem),
-        settings_(settings),
+        budget_(budget),
         near_(1),
-        proofs_(0),
+        proofs_(budget.of(0)),
         first_bound_{.cost = target},
         bound_(first_bound_),
         has_target_(true) {}
@@ -61,8 +61,7 @@ class auto_planner {
     auto share = share_of_round(problem_);
     constexpr int most_rounds = 8;
     for (int round = 0; round < most_rounds; ++round, share /= 2) {
-      auto const part = share_of(settings_, share);
-      plan_search search(problem_, first_bound_.cost, depths, reserve, part, near_);
+      plan_search search(problem_, first_bound_.cost, depths, reserve, budget_.share(share), near_);
       search.stop_at(bound_.cost);
       search.try_known();
       if (!search.is_done()) search.try_orders(seeds_of(problem_, known_once(), search.room()));
@@ -97,9 +96,9 @@ class auto_planner {
   void improve(plan_search& search) {
     ticks tried = never;
     for (double budgets = 1.0 / 8; !search.is_done(); budgets *= 2) {
-      if (!has_target_ && search.cost() < tried && !is_stopped(settings_.stop)) {
+      if (!has_target_ && search.cost() < tried && !budget_.is_stopped()) {
         tried = search.cost();
-        bound_ = proofs_.raise(bound_, tried, problem_);
+        bound_ = raise_within(proofs_, bound_, tried, problem_);
         search.stop_at(bound_.cost);
       }
       search.improve(budgets);
@@ -139,9 +138,9 @@ class auto_planner {
   }
 
   problem const& problem_;
-  search_settings settings_;
+  search_budget budget_;
   double near_;
-  proof_budget proofs_;
+  search_budget proofs_;
   cost_bound
       first_bound_;  // what is tried depends on this one, which does not depend on the budget
   cost_bound bound_;
@@ -175,11 +174,11 @@ class auto_planner {
 
 /// Pairs what the search without pairs found, and the known orders; so it is never worse.
 /// @param in_turn   the problem without pairs
-/// @param settings  with the budget for that; but each choice is tried once at least
+/// @param budget    for that; but each choice is tried once at least
 ZBPP_INLINE void pair_up(
     problem const& problem,
     zbpp::problem const& in_turn,
-    search_settings const& settings,
+    search_budget budget,
     found_order& found) {
   auto orders = known_orders(in_turn);
   if (problem.placement().is_linear())
@@ -196,7 +195,6 @@ ZBPP_INLINE void pair_up(
   auto const passes = static_cast<double>(found.schedule.passes().size());
   constexpr std::array choices{
       pair_order::forward_first, pair_order::backward_first, pair_order::any};
-  auto left = passes_of(settings);
   auto attempts = static_cast<double>(orders.size() * choices.size());
   for (auto const& order : orders) {
     bool const is_paired = has_pairs(order.passes().all());
@@ -206,17 +204,17 @@ ZBPP_INLINE void pair_up(
       continue;
     }
     for (auto preference : choices) {
-      if (is_stopped(settings.stop) || found.cost <= found.bound.cost) return;
+      if (budget.is_stopped() || found.cost <= found.bound.cost) return;
       // An equal share of what is left.
       auto const trials = static_cast<int>(
-          std::clamp(left / (attempts * passes_per_pair_trial * passes), 1.0, 256.0));
+          std::clamp(budget.left() / (attempts * passes_per_pair_trial * passes), 1.0, 256.0));
       pairing pairs(order, problem, preference, trials);
       auto paired = pairs.run();
       int fusions = 0;
       take(fuse_where_it_pays(std::move(paired), problem, &fusions));
       auto const work =
           passes * (passes_per_pair_trial * (pairs.trials() + 1) + passes_per_simulation * fusions);
-      left -= work;
+      budget.spend(work);
       found.work += work;
       attempts -= 1;
       if (trials == 1) break;  // a large problem
@@ -228,22 +226,23 @@ ZBPP_INLINE void pair_up(
 inline constexpr double share_of_pairs = 0.4;
 
 ZBPP_INLINE found_order
-search_for(problem const& problem, search_settings const& search, ticks target) {
-  if (!problem.gains_by_pairing()) return auto_planner(problem, search, target).run();
+search_for(problem const& problem, search_budget const& budget, ticks target) {
+  if (!problem.gains_by_pairing()) return memory_search(problem, budget, target).run();
   auto const in_turn = without_pairs(problem);
-  auto found = auto_planner(in_turn, search, cost_bound{}, 1).run();
+  auto found = memory_search(in_turn, budget, cost_bound{}, 1).run();
   found.bound = {.cost = target};
-  pair_up(problem, in_turn, share_of(search, share_of_pairs), found);
+  pair_up(problem, in_turn, budget.share(share_of_pairs), found);
   return found;
 }
 
 ZBPP_INLINE bool search_all_orders(
-    problem const& problem, search_settings const& search, found_order& found) {
+    problem const& problem, search_budget const& budget, found_order& found) {
   if (found.cost <= found.bound.cost) return true;
-  if (!is_tiny(problem) || is_stopped(search.stop)) return false;
+  if (!is_tiny(problem) || budget.is_stopped()) return false;
   auto const best = find_optimum(
-      problem,
-      {.nodes = tiny_nodes, .below = found.cost, .enough = found.bound.cost, .stop = search.stop});
+      problem, {.nodes = tiny_nodes, .below = found.cost, .enough = found.bound.cost, .stop = [&] {
+                  return budget.is_stopped();
+                }});
   if (best.cost) {
     found.cost = *best.cost;
     found.schedule = schedule(problem.placement(), problem.microbatches(), best.order);
@@ -254,15 +253,14 @@ ZBPP_INLINE bool search_all_orders(
 }
 
 ZBPP_INLINE found_order search_once(
-    problem const& problem, search_settings const& search, cost_bound const& bound, double near) {
-  check_budget(search);
+    problem const& problem, search_budget const& budget, cost_bound const& bound, double near) {
   require_memory(problem);
-  if (!problem.gains_by_pairing()) return auto_planner(problem, search, bound, near).run();
+  if (!problem.gains_by_pairing()) return memory_search(problem, budget, bound, near).run();
   auto const in_turn = without_pairs(problem);
-  auto found = auto_planner(in_turn, search, cost_bound{}, near).run();
-  static_cast<void>(search_all_orders(in_turn, search, found));
+  auto found = memory_search(in_turn, budget, cost_bound{}, near).run();
+  static_cast<void>(search_all_orders(in_turn, budget, found));
   found.bound = lower_bound(problem);
-  pair_up(problem, in_turn, share_of(search, share_of_pairs), found);
+  pair_up(problem, in_turn, budget.share(share_of_pairs), found);
   return found;
 }
 
