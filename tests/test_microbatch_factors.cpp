@@ -215,12 +215,7 @@ TEST_CASE("no bound is above the cheapest order", "[factors][bounds]") {
     CHECK(holds(raised, problem));
     proved += raised.cost == *best.cost ? 1 : 0;
     for (auto rule :
-         {bound_rule::work,
-          bound_rule::wait,
-          bound_rule::drain,
-          bound_rule::staircase,
-          bound_rule::first_waits,
-          bound_rule::windows})
+         {bound_rule::work, bound_rule::staircase, bound_rule::first_waits, bound_rule::windows})
       CHECK_FALSE(test::is_claimed(rule, *best.cost + 1, problem));
     for (int through = 0; through < problem.ranks(); ++through)
       for (int rank = 0; rank < problem.ranks(); ++rank)

@@ -17,9 +17,7 @@ namespace zbpp {
 /// Says why no schedule of a problem costs less, of those that `lower_bound` is about.
 enum class bound_rule : std::uint8_t {
   work,             ///< the passes of a rank
-  wait,             ///< the passes of a rank, and its wait for the first B
-  drain,            ///< what memory forces before a rank's last F, and what follows that F
-  path,             ///< down to another rank, what that one does up to its last B, and up again
+  path,             ///< down to a rank, what that one does up to its last B, and up again
   staircase,        ///< the waits of all ranks, each as long as those after it make it
   first_waits,      ///< the same for ranks with two stages: waits for first F and for first B
   heads_and_tails,  ///< passes of one rank, with what must come before and after them
@@ -30,8 +28,6 @@ enum class bound_rule : std::uint8_t {
 [[nodiscard]] constexpr std::string_view to_string(bound_rule rule) noexcept {
   switch (rule) {
     case bound_rule::work: return "work";
-    case bound_rule::wait: return "wait";
-    case bound_rule::drain: return "drain";
     case bound_rule::path: return "path";
     case bound_rule::staircase: return "staircase";
     case bound_rule::first_waits: return "first waits";

@@ -199,11 +199,6 @@ ZBPP_INLINE void try_one_chunk_rules(
   one_chunk_view const view(terms);
   auto const& rules = view.rules;
   auto const rank_of = [&](int s) { return problem.placement().rank_of(s); };
-  for (int s = 0; s < terms.stages(); ++s) {
-    auto const& facts = view.facts[index(s)];
-    take({rules.wait(s, facts), bound_rule::wait, rank_of(s)});
-    take({rules.drain(s, facts), bound_rule::drain, rank_of(s)});
-  }
   // Which stage a path turns at does not depend on where it starts.
   int turn = terms.stages() - 1;
   for (int s = turn; s >= 0; --s) {
@@ -256,19 +251,12 @@ ZBPP_INLINE void try_first_waits_rule(
 [[nodiscard]] ZBPP_INLINE bool one_chunk_rule_holds(
     cost_bound const& claim, problem const& problem, bound_terms const& terms) {
   if (!has_one_chunk(problem)) return false;
-  one_chunk_bounds const rules(terms);
   auto const s = problem.placement().stages_of(claim.rank).front();
-  switch (claim.rule) {
-    case bound_rule::wait: return rules.wait(s, facts_of(terms, s)) >= claim.cost;
-    case bound_rule::drain: return rules.drain(s, facts_of(terms, s)) >= claim.cost;
-    case bound_rule::path: {
-      auto const turn = problem.placement().stages_of(claim.through).front();
-      return turn >= s && rules.path(s, turn, facts_of(terms, turn)) >= claim.cost;
-    }
-    case bound_rule::staircase:
-      return one_chunk_view(terms).steps.depths(claim.cost - 1).stuck == s;
-    default: return false;
-  }
+  if (claim.rule == bound_rule::staircase)
+    return one_chunk_view(terms).steps.depths(claim.cost - 1).stuck == s;
+  if (claim.rule != bound_rule::path) return false;
+  auto const turn = problem.placement().stages_of(claim.through).front();
+  return turn >= s && one_chunk_bounds(terms).path(s, turn, facts_of(terms, turn)) >= claim.cost;
 }
 
 }  // namespace detail

@@ -127,23 +127,16 @@ class one_chunk_bounds {
  public:
   explicit one_chunk_bounds(bound_terms const& terms) : terms_(terms) {}
 
-  /// All passes.
-  [[nodiscard]] ticks work(int s) const { return terms_.all(s).all(); }
-  /// All passes, and the wait for the first B.
-  [[nodiscard]] ticks wait(int s, stage_facts const& f) const { return work(s) + f.idle; }
-  /// The last F, then there and back and W.
-  [[nodiscard]] ticks drain(int s, stage_facts const& f) const {
-    return f.last_forward + terms_.there_and_back(last_, s) + terms_.of(s, last_).backward_weight;
-  }
-  /// From the first F to the end of the last B.
+  /// From the first F to the end of the last B: the passes up to there and the wait for the first
+  /// B, or up to the last F, then there and back.
   [[nodiscard]] ticks to_last_backward(int s, stage_facts const& f) const {
     auto const all = terms_.all(s);
     return std::max(
         all.forward + all.backward_input + f.idle + f.backlog,
         f.last_forward + terms_.there_and_back(last_, s));
   }
-  /// Down to a later stage, all that this one does up to its last B, up again, and W.
-  /// @param f  of the later stage
+  /// Down to this stage or a later one, all that that one does up to its last B, up again, and W.
+  /// @param f  of the stage that it goes through
   [[nodiscard]] ticks path(int s, int through, stage_facts const& f) const {
     return terms_.down(0, s, through) + to_last_backward(through, f) +
            terms_.up(last_, through, s) + terms_.of(s, last_).backward_weight;
