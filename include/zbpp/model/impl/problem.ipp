@@ -15,8 +15,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -121,50 +119,44 @@ ZBPP_INLINE void problem::cut_evenly() {
     before.push_back(
         before.back() + static_cast<double>(c.forward) +
         static_cast<double>(c.of(pass_kind::backward)));
-  // fits[s][b]: whether the layers from s + b on have room in the stages from s on. That is so
-  // where stage s ends as early as it can. Where ranks are equally fast, it may as well end late.
+  // Whether the layers from s + b on have room in the stages from s on, at s * width + b. That is
+  // so where stage s ends as early as it can. Where ranks are equally fast, it may as well end
+  // late.
   bool const alike = rank_speeds_.empty();
-  std::vector<std::vector<bool>> fits(alike ? 0 : detail::index(stages()) + 1);
-  auto const cut_within = [&](ticks most) -> std::optional<std::vector<int>> {
-    auto const has_room = [&](int s, std::size_t begin, std::size_t end) {
-      auto const room = static_cast<double>(most) * rank_speed(placement_.rank_of(s));
-      return before[end] - before[begin] <= room;
+  auto const width = spare + 1;
+  std::vector<bool> fits(alike ? 0 : (detail::index(stages()) + 1) * width, false);
+  if (!alike) fits.back() = true;
+  // @return the first layer of each stage; nothing where none is so short
+  auto const cut_within = [&](ticks most) {
+    auto const has_room = [&](std::size_t s, std::size_t begin, std::size_t end) {
+      auto const speed = rank_speed(placement_.rank_of(static_cast<int>(s)));
+      return before[end] - before[begin] <= static_cast<double>(most) * speed;
     };
-    if (!alike) {
-      fits.back().assign(spare + 1, false);
-      fits.back().back() = true;
-      for (int s = stages() - 1; s >= 0; --s) {
-        auto& here = fits[detail::index(s)];
-        auto const& next = fits[detail::index(s) + 1];
-        here.assign(spare + 1, false);
-        std::optional<std::size_t> nearest;
-        for (std::size_t b = spare + 1; b-- > 0;) {
-          if (next[b]) nearest = b;
-          here[b] = nearest && has_room(s, detail::index(s) + b, detail::index(s) + 1 + *nearest);
+    if (!alike)
+      for (auto s = detail::index(stages()); s-- > 0;)
+        for (std::size_t b = width, nearest = width; b-- > 0;) {
+          if (fits[(s + 1) * width + b]) nearest = b;
+          fits[s * width + b] = nearest < width && has_room(s, s + b, s + 1 + nearest);
         }
-      }
-      if (!fits.front().front()) return std::nullopt;
-    }
     std::vector<int> first;
     std::size_t begin = 0;
-    for (int s = 0; s < stages(); ++s) {
+    for (std::size_t s = 0; s < detail::index(stages()); ++s) {
       first.push_back(static_cast<int>(begin));
       auto end = begin;
-      for (auto one = begin + 1; one <= detail::index(s) + 1 + spare && has_room(s, begin, one);
-           ++one)
-        if (alike || fits[detail::index(s) + 1][one - detail::index(s) - 1]) end = one;
-      if (end == begin) return std::nullopt;
+      for (auto one = begin + 1; one <= s + width && has_room(s, begin, one); ++one)
+        if (alike || fits[(s + 1) * width + one - s - 1]) end = one;
+      if (end == begin) return std::vector<int>{};
       begin = end;
     }
-    if (begin < count) return std::nullopt;
+    if (begin < count) first.clear();
     return first;
   };
   auto enough = static_cast<ticks>(std::ceil(before.back() / slowest) + 1);
   for (ticks too_little = -1; enough - too_little > 1;) {
     auto const middle = too_little + (enough - too_little) / 2;
-    (cut_within(middle) ? enough : too_little) = middle;
+    (cut_within(middle).empty() ? too_little : enough) = middle;
   }
-  cut(*cut_within(enough), {});
+  cut(cut_within(enough), {});
 }
 
 ZBPP_INLINE void problem::cut(std::vector<int> first_layer, std::vector<bool> const& recompute) {
@@ -342,7 +334,8 @@ ZBPP_INLINE problem with_placement(problem changed, placement const& placement) 
     changed.cut_evenly();
     return changed;
   }
-  auto const parts = placement.stages() / std::gcd(placement.stages(), stages);  // of each stage
+  int parts = 1;  // of each stage
+  while (std::int64_t{parts} * stages % placement.stages() != 0) ++parts;
   constexpr std::int64_t most_parts = std::int64_t{1} << 20;
   if (std::int64_t{parts} * stages > most_parts)
     throw error(errc::bad_argument) + stages + " stages on a placement of " + placement.stages() +
