@@ -82,11 +82,6 @@ virtual_noise slow_rank(plan const& first, int slow, double factor) {
   }};
 }
 
-bool says(std::vector<std::string> const& lines, std::string const& part) {
-  return std::ranges::any_of(
-      lines, [&](std::string const& line) { return line.find(part) != std::string::npos; });
-}
-
 int stages_of_rank(plan const& planned, int rank) {
   return static_cast<int>(planned.problem().placement().stages_of(rank).size());
 }
@@ -234,9 +229,9 @@ TEST_CASE("stages leave a slow rank, and the step takes what was foreseen", "[mo
       auto const planned = static_cast<double>(cost(first.timeline()));
       CHECK(static_cast<double>(took.front()) > 1.3 * planned);
       CHECK(static_cast<double>(took.back()) < 1.22 * planned);
-      CHECK(says(lines, "rank " + std::to_string(slow) + " takes 1.50 times as long"));
-      CHECK(says(lines, "moves from rank " + std::to_string(slow) + " to rank "));
-      CHECK(says(lines, "the new plan saved"));
+      CHECK(test::says(lines, "rank " + std::to_string(slow) + " takes 1.50 times as long"));
+      CHECK(test::says(lines, "moves from rank " + std::to_string(slow) + " to rank "));
+      CHECK(test::says(lines, "the new plan saved"));
     }
 }
 

@@ -4,6 +4,7 @@
 #include <zbpp/policy/zb_v.hpp>
 
 #include <support/catch.hpp>
+#include <support/policy_grid.hpp>
 #include <support/refusal.hpp>
 
 #include <set>
@@ -108,6 +109,26 @@ TEST_CASE(
   }
   CHECK(names == listed);
   CHECK(searching == listed_searching);
+}
+
+TEST_CASE("a handcrafted policy takes what suits it, and nothing else", "[registry]") {
+  for (int const ranks : {1, 2, 3}) {
+    auto all = zbpp::test::placements(ranks);
+    all.push_back(zbpp::placement::custom(std::vector<int>(2, 0)));
+    for (auto const& placement : all)
+      for (int const m : zbpp::test::microbatch_counts(placement.ranks())) {
+        zbpp::problem const problem(placement, m, zbpp::test::uneven_costs());
+        std::vector<zbpp::schedule> orders;
+        zbpp::for_each_handcrafted([&](auto const& policy) {
+          CAPTURE(policy.name, placement.text(), m);
+          CHECK(policy.suits(placement, m) == zbpp::test::is_supported(policy, problem));
+          CHECK(
+              policy.suits(placement, m) == zbpp::any_policy(policy).refusal(placement, m).empty());
+          if (policy.suits(placement, m)) orders.push_back(policy(problem));
+        });
+        CHECK(zbpp::detail::handcrafted_orders(problem) == orders);
+      }
+  }
 }
 
 TEST_CASE("an unknown name is answered with the names there are", "[registry]") {

@@ -64,11 +64,6 @@ virtual_noise slow_from(plan const& first, std::int64_t const& step, std::int64_
   }};
 }
 
-bool says(std::vector<std::string> const& lines, std::string const& part) {
-  return std::ranges::any_of(
-      lines, [&](std::string const& line) { return line.find(part) != std::string::npos; });
-}
-
 }  // namespace
 
 TEST_CASE("a slow rank leads to another order, which takes what was foreseen", "[adaptive]") {
@@ -99,9 +94,9 @@ TEST_CASE("a slow rank leads to another order, which takes what was foreseen", "
   CHECK(pipe.current().steps() == 40);
   CHECK(pipe.planner().costs().costs(0).forward == 1500);
   CHECK(verify(pipe.current().planned().program(), pipe.current().planned().problem()).empty());
-  CHECK(says(lines, "have left those of the plan"));
-  CHECK(says(lines, "another plan runs from here"));
-  CHECK(says(lines, "the new plan saved"));
+  CHECK(test::says(lines, "have left those of the plan"));
+  CHECK(test::says(lines, "another plan runs from here"));
+  CHECK(test::says(lines, "the new plan saved"));
 }
 
 TEST_CASE("noise on what is stated is added once, whatever plan runs", "[adaptive]") {
@@ -255,7 +250,7 @@ TEST_CASE("where all is slower alike the plan stays, and no second search begins
   for (int i = 0; i < 60; ++i) static_cast<void>(pipe.step());
   CHECK(pipe.switches().empty());
   CHECK(lines.size() == 2);
-  CHECK(says(lines, "no plan is foreseen to save 1.0 %"));
+  CHECK(test::says(lines, "no plan is foreseen to save 1.0 %"));
 }
 
 TEST_CASE("a switch that did not pay is taken back", "[adaptive]") {
@@ -278,7 +273,7 @@ TEST_CASE("a switch that did not pay is taken back", "[adaptive]") {
   auto const& change = pipe.switches().front();
   CHECK(change.is_taken_back);
   CHECK(change.after >= change.before);
-  CHECK(says(lines, "so the old one runs again"));
+  CHECK(test::says(lines, "so the old one runs again"));
   if (pipe.switches().size() == 1) CHECK(pipe.current().planned().schedule() == first.schedule());
 }
 
@@ -293,7 +288,7 @@ TEST_CASE("a search that fails leaves the plan, and says so", "[adaptive]") {
   std::vector<std::string> lines;
   replanner decides(first, at_once(), test::keep_in(lines));
   for (int i = 0; i < 10; ++i) CHECK_FALSE(decides.after(line).has_value());
-  CHECK(says(lines, "the search failed, so the plan stays: "));
+  CHECK(test::says(lines, "the search failed, so the plan stays: "));
   CHECK(decides.current().schedule() == first.schedule());
 }
 
@@ -314,7 +309,7 @@ TEST_CASE("a plan that cannot run is refused, and the old one goes on", "[adapti
   CHECK(given == 1);
   CHECK(decides.current().schedule() == first.schedule());
   CHECK(decides.switches().front().is_taken_back);
-  CHECK(says(lines, "so the old one goes on: no memory"));
+  CHECK(test::says(lines, "so the old one goes on: no memory"));
 }
 
 TEST_CASE("weights and losses are to the bit those of the plan that stays", "[adaptive]") {
@@ -405,7 +400,7 @@ TEST_CASE("on threads searches run beside the steps", "[adaptive]") {
       for (int m = 0; m < 9; ++m)
         CHECK(result.losses[detail::index(m)] == test::plain_flow::expected_loss(3, m));
     }
-    CHECK(says(lines, "looking for another one"));
+    CHECK(test::says(lines, "looking for another one"));
   }
   // A search that is under way ends with the pipeline.
   settings.seconds = 1e6;

@@ -10,6 +10,7 @@
 #include <zbpp/runtime/step_result.hpp>
 #include <zbpp/runtime/training.hpp>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,11 @@ class adaptive_loop {
 
 template <class Backend, class Stages, class... More>
 adaptive_loop(plan const&, Backend, Stages&&, More&&...) -> adaptive_loop<Backend>;
+
+[[nodiscard]] inline bool says(std::vector<std::string> const& lines, std::string const& part) {
+  return std::ranges::any_of(
+      lines, [&](std::string const& line) { return line.find(part) != std::string::npos; });
+}
 
 /// @return a callback that keeps the lines
 [[nodiscard]] inline report_call keep_in(std::vector<std::string>& lines) {

@@ -25,6 +25,10 @@ struct dualpipe_v {
   static constexpr std::string_view name = "dualpipe_v";
   static constexpr std::string_view title = "DualPipeV";
   static constexpr std::string_view summary = "F and BW in pairs, to hide messages";
+  /// @return whether it takes a placement, with so many microbatches
+  [[nodiscard]] static bool suits(placement const& placement, int microbatches) noexcept {
+    return placement.is_v_shape() && microbatches >= 2 * placement.ranks();
+  }
 
   /// @throws error (unsupported_problem) when the placement is not a V, or has fewer than two
   ///         microbatches per rank

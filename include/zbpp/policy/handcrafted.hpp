@@ -4,7 +4,6 @@
 // of a problem.
 #pragma once
 
-#include <zbpp/error.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/schedule.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
@@ -33,15 +32,12 @@ void for_each_handcrafted(Call const& call) {
 
 namespace detail {
 
-/// @return the schedule of each handcrafted policy that takes a problem, whatever memory it needs
+/// @return the schedule of each handcrafted policy that suits a problem, whatever memory it needs
 [[nodiscard]] inline std::vector<schedule> handcrafted_orders(problem const& problem) {
   std::vector<schedule> orders;
   for_each_handcrafted([&](auto const& policy) {
-    try {
+    if (policy.suits(problem.placement(), problem.microbatches()))
       orders.push_back(policy(problem));
-    } catch (error const& refused) {
-      if (refused.code() != errc::unsupported_problem) throw;
-    }
   });
   return orders;
 }

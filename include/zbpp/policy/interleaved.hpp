@@ -28,6 +28,10 @@ struct interleaved {
   static constexpr std::string_view name = "interleaved";
   static constexpr std::string_view title = "1F1B-I";
   static constexpr std::string_view summary = "1F1B over several chunks per rank";
+  /// @return whether it takes a placement, with so many microbatches
+  [[nodiscard]] static bool suits(placement const& placement, int /*microbatches*/) noexcept {
+    return placement.is_looped();
+  }
 
   /// @throws error (unsupported_problem) unless the placement is looped
   [[nodiscard]] schedule operator()(problem const& problem) const;
@@ -46,6 +50,10 @@ struct grouped_interleaved {
   static constexpr std::string_view name = "grouped_interleaved";
   static constexpr std::string_view title = "grouped 1F1B-I";
   static constexpr std::string_view summary = "1F1B-I in smaller groups, with W apart; less memory";
+  /// @return whether it takes a placement, with so many microbatches
+  [[nodiscard]] static bool suits(placement const& placement, int /*microbatches*/) noexcept {
+    return placement.is_looped();
+  }
 
   /// Most microbatches in a group, from (p + 1) / 2 to p; 0 for the least of these.
   int group = 0;

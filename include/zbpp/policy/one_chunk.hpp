@@ -21,6 +21,10 @@ struct gpipe {
   static constexpr std::string_view name = "gpipe";
   static constexpr std::string_view title = "GPipe";
   static constexpr std::string_view summary = "all forwards, then all backwards";
+  /// @return whether it takes a placement, with so many microbatches
+  [[nodiscard]] static bool suits(placement const& placement, int /*microbatches*/) noexcept {
+    return placement.is_linear();
+  }
 
   /// @throws error (unsupported_problem) when the placement is not linear
   [[nodiscard]] schedule operator()(problem const& problem) const;
@@ -32,6 +36,10 @@ struct one_f_one_b {
   static constexpr std::string_view name = "one_f_one_b";
   static constexpr std::string_view title = "1F1B";
   static constexpr std::string_view summary = "one forward, one backward";
+  /// @return whether it takes a placement, with so many microbatches
+  [[nodiscard]] static bool suits(placement const& placement, int /*microbatches*/) noexcept {
+    return placement.is_linear();
+  }
 
   /// @throws error (unsupported_problem) when the placement is not linear
   [[nodiscard]] schedule operator()(problem const& problem) const;
@@ -44,6 +52,10 @@ struct zb_h1 {
   static constexpr std::string_view name = "zb_h1";
   static constexpr std::string_view title = "ZB-H1";
   static constexpr std::string_view summary = "W fills the bubble, memory of 1F1B";
+  /// @return whether it takes a placement, with so many microbatches
+  [[nodiscard]] static bool suits(placement const& placement, int /*microbatches*/) noexcept {
+    return placement.is_linear();
+  }
 
   /// @throws error (unsupported_problem) when the placement is not linear
   [[nodiscard]] schedule operator()(problem const& problem) const;
@@ -56,6 +68,10 @@ struct zb_h2 {
   static constexpr std::string_view name = "zb_h2";
   static constexpr std::string_view title = "ZB-H2";
   static constexpr std::string_view summary = "no bubble for equal times, twice the memory";
+  /// @return whether it takes a placement, with so many microbatches
+  [[nodiscard]] static bool suits(placement const& placement, int /*microbatches*/) noexcept {
+    return placement.is_linear();
+  }
 
   /// @throws error (unsupported_problem) when the placement is not linear
   [[nodiscard]] schedule operator()(problem const& problem) const;

@@ -25,6 +25,10 @@ struct stp {
   static constexpr std::string_view title = "STP";
   static constexpr std::string_view summary =
       "F and B of one chunk in pairs, to hide collectives of tensor parallelism";
+  /// @return whether it takes a placement, with so many microbatches
+  [[nodiscard]] static bool suits(placement const& placement, int microbatches) noexcept {
+    return placement.is_v_shape() && microbatches >= 3 * placement.ranks() - 1;
+  }
 
   /// @throws error (unsupported_problem) when the placement is no V, or microbatches < 3p - 1
   [[nodiscard]] schedule operator()(problem const& problem) const;

@@ -22,6 +22,10 @@ struct zb_v {
   static constexpr std::string_view name = "zb_v";
   static constexpr std::string_view title = "ZB-V";
   static constexpr std::string_view summary = "no bubble for equal times, memory of 1F1B";
+  /// @return whether it takes a placement, with so many microbatches
+  [[nodiscard]] static bool suits(placement const& placement, int /*microbatches*/) noexcept {
+    return placement.is_v_shape();
+  }
 
   /// @throws error (unsupported_problem) when the placement is not a V
   [[nodiscard]] schedule operator()(problem const& problem) const;

@@ -14,6 +14,7 @@
 #include <zbpp/model/scaled_costs.hpp>
 #include <zbpp/planner/detail/search_budget.hpp>
 #include <zbpp/planner/detail/stage_per_layer.hpp>
+#include <zbpp/planner/detail/stage_work.hpp>
 #include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/runtime/agreement.hpp>
@@ -99,13 +100,9 @@ class plan_lookup {
   return fixed_text(100 * share, 1) + " %";
 }
 
-[[nodiscard]] inline ticks work_of(problem const& problem, int stage) {
-  return problem.costs(stage).forward + problem.costs(stage).of(pass_kind::backward);
-}
-
-[[nodiscard]] inline ticks work_of_rank(problem const& problem, int rank) {
+[[nodiscard]] inline ticks work_of(problem const& problem, std::span<int const> stages) {
   ticks work = 0;
-  for (int const s : problem.placement().stages_of(rank)) work += work_of(problem, s);
+  for (int const s : stages) work += work_of(problem.costs(s));
   return work;
 }
 
@@ -116,9 +113,8 @@ class plan_lookup {
   auto const& placement = measured.placement();
   std::vector<double> speeds;
   for (int rank = 0; rank < measured.ranks(); ++rank) {
-    ticks planned = 0;
-    for (int const s : placement.stages_of(rank)) planned += work_of(stated, s);
-    auto const took = work_of_rank(measured, rank);
+    auto const planned = work_of(stated, placement.stages_of(rank));
+    auto const took = work_of(measured, placement.stages_of(rank));
     constexpr double most = 1000;  // as in step_setup
     speeds.push_back(
         planned > 0 && took > 0 ? std::clamp(ratio(planned, took), 1 / most, most) : 1);
@@ -353,7 +349,8 @@ class replanner::watch {
   }
   [[nodiscard]] bool has_left_band() const {
     for (int s = 0; s < reference_.stages(); ++s)
-      if (has_left(detail::work_of(measured_, s), detail::work_of(reference_, s))) return true;
+      if (has_left(detail::work_of(measured_.costs(s)), detail::work_of(reference_.costs(s))))
+        return true;
     return has_left(
         cost(simulate(current_.schedule(), measured_)),
         cost(simulate(current_.schedule(), reference_)));
@@ -365,7 +362,8 @@ class replanner::watch {
     double most = 1 + settings_.band;
     for (int rank = 0; rank < reference_.ranks(); ++rank) {
       auto const times = detail::ratio(
-          detail::work_of_rank(measured_, rank), detail::work_of_rank(reference_, rank));
+          detail::work_of(measured_, measured_.placement().stages_of(rank)),
+          detail::work_of(reference_, reference_.placement().stages_of(rank)));
       if (times <= most) continue;
       slowest = rank;
       most = times;

@@ -50,25 +50,17 @@ ZBPP_INLINE void check_choices(plan_choices const& choices) {
   require(choices.most_cuts >= 0, "most_cuts is less than 0; 0 leaves it to zbpp");
 }
 
-/// @return the pieces of the stages of a problem as layers
+/// @return the problem with the pieces of its stages as layers, cut into the same stages
 [[nodiscard]] ZBPP_INLINE problem stages_as_layers(problem const& stated) {
   auto const parts = pieces_of(stated) / stated.stages();
   std::vector<int> first_layer;
-  for (int s = 0; s < stated.stages(); ++s) first_layer.push_back(s * parts);
-  auto const limits = stated.memory_limits();
-  auto const factors = stated.microbatch_factors();
-  problem model(
-      divided_stages(stated.all_costs(), parts),
-      {.ranks = stated.ranks(),
-       .microbatches = stated.microbatches(),
-       .transfer = stated.transfer(),
-       .memory_limits = {limits.begin(), limits.end()}});
-  model = with_replicas(std::move(model), stated.replicas());
-  model = with_microbatch_factors(std::move(model), {factors.begin(), factors.end()});
-  model = with_placement(std::move(model), stated.placement());
   std::vector<bool> recompute;
-  for (auto const& c : stated.all_costs()) recompute.push_back(c.recompute.has_value());
-  return with_cut(std::move(model), std::move(first_layer), recompute);
+  for (int s = 0; s < stated.stages(); ++s) {
+    first_layer.push_back(s * parts);
+    recompute.push_back(stated.costs(s).recompute.has_value());
+  }
+  auto layered = with_layers(stated, divided_stages(stated.all_costs(), parts));
+  return with_cut(std::move(layered), std::move(first_layer), recompute);
 }
 
 /// Cuts layers for a policy, which the placement suits. One that searches has an equal share of the

@@ -131,7 +131,8 @@ class memory_saver {
 
   void try_known() {
     auto orders = handcrafted_orders(problem_);
-    for (auto& order : known_orders(problem_)) orders.push_back(std::move(order));
+    for (auto& order : known_orders(problem_))  // some have R, or suit the memory
+      if (std::ranges::find(orders, order) == orders.end()) orders.push_back(std::move(order));
     for (auto& order : orders) {
       if (budget_.is_stopped()) return;
       ++best_.tries;
