@@ -17,18 +17,20 @@
 
 namespace {
 
-// Is an optimizer of one layer whose step takes a while.
-struct waiting_optimizer {
+// An optimizer of one layer whose step takes a while.
+struct waiting_optimizer final : zbpp::optimizer {
   static constexpr zbpp::ticks time = 1'000'000;
 
-  [[nodiscard]] static int layers() { return 1; }
-  static void measure(std::span<zbpp::gradient_state> states, zbpp::pass_context) {
+  [[nodiscard]] int layers() const override { return 1; }
+  void measure(std::span<zbpp::gradient_state> states, zbpp::pass_context) override {
     states[0] = {1.0, true};
   }
-  static void step(zbpp::step_settings const&, zbpp::pass_context) { zbpp::bench::wait_for(time); }
-  static void commit(zbpp::pass_context) {}
-  static void undo(zbpp::pass_context) {}
-  static void skip(zbpp::pass_context) {}
+  void step(zbpp::step_settings const&, zbpp::pass_context) override {
+    zbpp::bench::wait_for(time);
+  }
+  void commit(zbpp::pass_context) override {}
+  void undo(zbpp::pass_context) override {}
+  void skip(zbpp::pass_context) override {}
 };
 
 struct optimized_stage : zbpp::bench::waiting_stage {

@@ -14,24 +14,29 @@
 
 // [own_optimizer
 // Steps a weight by the sign of its gradient.
-struct sign_descent {
-  std::span<float> weights;
-  std::span<float> gradients;
-  std::vector<float> before{};  // what undo brings back
+class sign_descent : public zbpp::optimizer {
+ public:
+  sign_descent(std::span<float> own, std::span<float> own_gradients)
+      : weights(own), gradients(own_gradients) {}
 
-  int layers() const { return 1; }
-  void measure(std::span<zbpp::gradient_state> states, zbpp::pass_context) const {
+  int layers() const override { return 1; }
+  void measure(std::span<zbpp::gradient_state> states, zbpp::pass_context) override {
     for (double g : gradients) states[0].sum_of_squares += g * g;
   }
-  void step(zbpp::step_settings const& settings, zbpp::pass_context ctx) {
+  void step(zbpp::step_settings const& settings, zbpp::pass_context ctx) override {
     before.assign(weights.begin(), weights.end());
     auto const rate = static_cast<float>(settings.learning_rate * settings.coefficient);
     for (std::size_t i = 0; i < weights.size(); ++i) weights[i] -= gradients[i] > 0 ? rate : -rate;
     if (settings.is_final) skip(ctx);
   }
-  void commit(zbpp::pass_context ctx) { skip(ctx); }
-  void undo(zbpp::pass_context) { std::ranges::copy(before, weights.begin()); }
-  void skip(zbpp::pass_context) { std::ranges::fill(gradients, 0.0F); }
+  void commit(zbpp::pass_context ctx) override { skip(ctx); }
+  void undo(zbpp::pass_context) override { std::ranges::copy(before, weights.begin()); }
+  void skip(zbpp::pass_context) override { std::ranges::fill(gradients, 0.0F); }
+
+ private:
+  std::span<float> weights;
+  std::span<float> gradients;
+  std::vector<float> before;  // what undo brings back
 };
 // own_optimizer]
 

@@ -515,19 +515,23 @@ class hanging_rank {
 };
 
 // Has one gradient, and steps nothing.
-class hanging_optimizer {
+class hanging_optimizer final : public zbpp::optimizer {
  public:
   explicit hanging_optimizer(hanging_rank const& hangs) : hangs_(hangs) {}
 
-  [[nodiscard]] static int layers() { return 1; }
-  [[nodiscard]] static std::int64_t gradient_count() { return 1; }
-  void measure(std::span<zbpp::gradient_state> states, zbpp::pass_context) { states[0] = {1}; }
-  void step(zbpp::step_settings const&, zbpp::pass_context) { hangs_.come_to("STEP", ++steps_); }
-  void commit(zbpp::pass_context) {}
-  void undo(zbpp::pass_context) {}
-  void skip(zbpp::pass_context) {}
-  void read_gradients(std::span<float> copy, zbpp::pass_context) { copy[0] = 1; }
-  void write_gradients(std::span<float const>, zbpp::pass_context) {}
+  [[nodiscard]] int layers() const override { return 1; }
+  [[nodiscard]] std::optional<std::int64_t> gradient_count() const override { return 1; }
+  void measure(std::span<zbpp::gradient_state> states, zbpp::pass_context) override {
+    states[0] = {1};
+  }
+  void step(zbpp::step_settings const&, zbpp::pass_context) override {
+    hangs_.come_to("STEP", ++steps_);
+  }
+  void commit(zbpp::pass_context) override {}
+  void undo(zbpp::pass_context) override {}
+  void skip(zbpp::pass_context) override {}
+  void read_gradients(std::span<float> copy, zbpp::pass_context) override { copy[0] = 1; }
+  void write_gradients(std::span<float const>, zbpp::pass_context) override {}
 
  private:
   hanging_rank const& hangs_;

@@ -104,7 +104,7 @@ bool train(Backend const& backend, step_kind kind, site where, int at) {
     CHECK(!has(text, "position "));
     // What W has added up of a step that did not end is dropped.
     arena memory;
-    for (int s = 0; s < ranks; ++s) all.optimizer(s).skip(pass_context(memory));
+    for (int s = 0; s < ranks; ++s) all.optimizer(s)->skip(pass_context(memory));
     if (pipe.steps() < steps) run();
   }
   CHECK(pipe.steps() == steps);

@@ -153,7 +153,7 @@ TEST_CASE("tied gradients leave a GPU, and each layer gets their sum back", "[cu
   values all({7, 4100, 0, 7}, random);
   all.refill(random);
   for (std::size_t k : {0U, 3U}) all.there[k].is_tied = true;
-  on_gpu<zbpp::cuda::detail::adamw_rule> const own(all.there);
+  on_gpu<zbpp::cuda::detail::adamw_rule> own(all.there);
   CHECK(own.tied_weights() == 7);
   CHECK((own.is_tied(0) && !own.is_tied(1) && own.is_tied(3)));
   zbpp::cuda::device_context context({}, 1, {}, {});
@@ -181,7 +181,7 @@ TEST_CASE("a GPU measures gradients layer by layer, the same however they are sp
   zbpp::arena memory;
   zbpp::pass_context const ctx(memory, zbpp::backend_kind::cuda, &context);
   auto const measure = [&](std::span<layer const> layers) {
-    optimizer const own({layers.begin(), layers.end()});
+    optimizer own({layers.begin(), layers.end()});
     std::vector<gradient_state> states(layers.size());
     own.measure(states, ctx);
     return states;

@@ -210,36 +210,38 @@ double loss(values const& y) {
 
 // Steps the router and the expert of a stage. Gradients of the router are added up over all
 // replicas; those of the expert are left to the stage, since replicas have different ones.
-class split_optimizer {
+class split_optimizer final : public zbpp::optimizer {
  public:
   explicit split_optimizer(block& own) : shared_({own.router()}), expert_({own.expert()}) {}
 
-  [[nodiscard]] int layers() const { return 2; }
-  void measure(std::span<zbpp::gradient_state> states, pass_context ctx) {
+  [[nodiscard]] int layers() const override { return 2; }
+  void measure(std::span<zbpp::gradient_state> states, pass_context ctx) override {
     shared_.measure(states.first(1), ctx);
     expert_.measure(states.last(1), ctx);
   }
-  void step(zbpp::step_settings const& settings, pass_context ctx) {
+  void step(zbpp::step_settings const& settings, pass_context ctx) override {
     shared_.step(settings, ctx);
     expert_.step(settings, ctx);
   }
-  void commit(pass_context ctx) {
+  void commit(pass_context ctx) override {
     shared_.commit(ctx);
     expert_.commit(ctx);
   }
-  void undo(pass_context ctx) {
+  void undo(pass_context ctx) override {
     shared_.undo(ctx);
     expert_.undo(ctx);
   }
-  void skip(pass_context ctx) {
+  void skip(pass_context ctx) override {
     shared_.skip(ctx);
     expert_.skip(ctx);
   }
-  [[nodiscard]] std::int64_t gradient_count() const { return shared_.gradient_count(); }
-  void read_gradients(std::span<float> copy, pass_context ctx) {
+  [[nodiscard]] std::optional<std::int64_t> gradient_count() const override {
+    return shared_.gradient_count();
+  }
+  void read_gradients(std::span<float> copy, pass_context ctx) override {
     shared_.read_gradients(copy, ctx);
   }
-  void write_gradients(std::span<float const> sums, pass_context ctx) {
+  void write_gradients(std::span<float const> sums, pass_context ctx) override {
     shared_.write_gradients(sums, ctx);
   }
 
@@ -247,7 +249,6 @@ class split_optimizer {
   zbpp::optim::sgd shared_;
   zbpp::optim::sgd expert_;
 };
-static_assert(zbpp::reducing_optimizer<split_optimizer>);
 
 parts all_to_all(zbpp::group& members, parts const& sent) {
   std::vector<std::span<float const>> const all(sent.begin(), sent.end());

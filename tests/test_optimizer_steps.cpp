@@ -293,7 +293,7 @@ TEST_CASE(
   }
   CHECK(all.bits() == checked::train_alone(settings, 4, steps_taken, {}).bits);
   zbpp::arena memory;
-  for (int s = 0; s < 3; ++s) all.optimizer(s).skip(zbpp::pass_context(memory));
+  for (int s = 0; s < 3; ++s) all.optimizer(s)->skip(zbpp::pass_context(memory));
   pipe.run(10 - steps_taken);
   CHECK(all.bits() == checked::train_alone(settings, 4, 10, {}).bits);
 }
@@ -335,14 +335,23 @@ TEST_CASE("gradients of no layers end a step with an error", "[optimizer-steps][
   auto const problem = checked::make_problem(zbpp::placement::linear(2), 1, 87, settings.tied);
   auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem);
   checked::model all(settings);
-  zbpp::arena memory;
+  zbpp::traffic const messages(planned.program());
+  zbpp::rank_memory memory;
+  zbpp::rank_grid grid;
+  zbpp::pass_context const ctx(memory.buffers);
   for (std::size_t size : {0U, 7U, 65U}) {
     zbpp::state_map const map(planned.program());
     zbpp::in_process_states link(map);
     zbpp::detail::tied_gradients tied(
-        planned.program(), problem, 1, std::span(all.stages()).last(1));
+        {.rank = 1,
+         .program = planned.program(),
+         .messages = messages,
+         .problem = problem,
+         .stages = std::span(all.stages()).last(1),
+         .memory = memory,
+         .ctx = ctx,
+         .grid = grid});
     virtual_time::pass_observer clock;
-    zbpp::pass_context const ctx(memory);
     CHECK(tied.send(0, link, clock, ctx));
     CHECK_FALSE(tied.finish(0, link, clock, ctx));
     link.send(map.between(0, 1), std::vector<std::byte>(size), 0);
@@ -366,7 +375,7 @@ TEST_CASE("a step after one that failed waits for what it needs itself", "[optim
   pipeline pipe(planned, threads{.emulates_transfers = true}, all.stages());
   CHECK_THROWS_WITH(pipe.step(), Catch::Matchers::EndsWith(": thrown by the test"));
   zbpp::arena memory;
-  for (int s = 0; s < 2; ++s) all.optimizer(s).skip(zbpp::pass_context(memory));
+  for (int s = 0; s < 2; ++s) all.optimizer(s)->skip(zbpp::pass_context(memory));
   pipe.run(2);
   CHECK(all.bits() == checked::train_alone(settings, 1, 2, {}).bits);
 }
@@ -439,7 +448,7 @@ TEST_CASE(
     CHECK(bits == possible[steps_taken]);
     // It can go on from there once half-made gradients are gone.
     zbpp::arena memory;
-    for (int s = 0; s < placement.stages(); ++s) all.optimizer(s).skip(zbpp::pass_context(memory));
+    for (int s = 0; s < placement.stages(); ++s) all.optimizer(s)->skip(zbpp::pass_context(memory));
     pipe.run(static_cast<int>(10 - pipe.steps()));
     CHECK(all.bits() == checked::train_alone(settings, 4, 10, {}).bits);
   };

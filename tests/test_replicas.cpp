@@ -312,20 +312,21 @@ TEST_CASE("steps that replicas cannot share are refused", "[replicas]") {
 namespace {
 
 // Has one weight more than gradients.
-struct uneven_steps {
-  [[nodiscard]] int layers() const { return 1; }
-  void measure(std::span<zbpp::gradient_state>, zbpp::pass_context) {}
-  void step(zbpp::step_settings const&, zbpp::pass_context) {}
-  void commit(zbpp::pass_context) {}
-  void undo(zbpp::pass_context) {}
-  void skip(zbpp::pass_context) {}
-  [[nodiscard]] std::int64_t gradient_count() const { return 6; }
-  void read_gradients(std::span<float>, zbpp::pass_context) {}
-  void write_gradients(std::span<float const>, zbpp::pass_context) {}
-  [[nodiscard]] std::int64_t layer_size(int) const { return 7; }
-  void share(int, int) {}
-  void read_weights(int, std::span<float>, zbpp::pass_context) {}
-  void write_weights(int, std::span<float const>, zbpp::pass_context) {}
+struct uneven_steps final : zbpp::optimizer {
+  [[nodiscard]] int layers() const override { return 1; }
+  void measure(std::span<zbpp::gradient_state>, zbpp::pass_context) override {}
+  void step(zbpp::step_settings const&, zbpp::pass_context) override {}
+  void commit(zbpp::pass_context) override {}
+  void undo(zbpp::pass_context) override {}
+  void skip(zbpp::pass_context) override {}
+  [[nodiscard]] std::optional<std::int64_t> gradient_count() const override { return 6; }
+  void read_gradients(std::span<float>, zbpp::pass_context) override {}
+  void write_gradients(std::span<float const>, zbpp::pass_context) override {}
+  [[nodiscard]] std::optional<std::int64_t> layer_size(int) const override { return 7; }
+  [[nodiscard]] bool can_share() const override { return true; }
+  void share(int, int) override {}
+  void read_weights(int, std::span<float>, zbpp::pass_context) override {}
+  void write_weights(int, std::span<float const>, zbpp::pass_context) override {}
 };
 
 struct uneven_stage {

@@ -282,7 +282,7 @@ std::string adamw_steps(
   optim::adamw optimizer(layers, settings);
   auto text = step_twice(of, optimizer, step, [&] { return optimizer.mean(); });
   add(text, optimizer.is_tied(1));
-  add(text, optimizer.is_replicated(1));
+  add(text, optimizer.is_replicated(1).value());
   return text;
 }
 

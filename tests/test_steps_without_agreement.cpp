@@ -378,7 +378,7 @@ TEST_CASE(
     CHECK(left.steps + 1 >= step);
     CHECK(left.unagreed == (left.steps == 0 ? 0 : (8 - left.steps) % 4));
     zbpp::arena memory;
-    for (int s = 0; s < 3; ++s) all.optimizer(s).skip(zbpp::pass_context(memory));
+    for (int s = 0; s < 3; ++s) all.optimizer(s)->skip(zbpp::pass_context(memory));
     pipe.run(9 - left.steps);
     CHECK(pipe.state().steps == 9);
     CHECK(pipe.state().updates == 9);

@@ -39,19 +39,19 @@ double falling(std::int64_t updates) { return 0.05 / static_cast<double>(1 + upd
 
 // Steps in update(), as an optimizer of another library does, by a rule that the model has.
 struct taking_stage : frozen_stage {
-  optimizer_ref rule;
+  optimizer& rule;
 
-  taking_stage(stage_maths& maths, optimizer_ref by) : frozen_stage(maths), rule(by) {}
+  taking_stage(stage_maths& maths, optimizer& by) : frozen_stage(maths), rule(by) {}
   void update(step_settings const& settings, pass_context ctx) { rule.step(settings, ctx); }
 };
 
 // The same where update() is told nothing.
 struct plain_stage : frozen_stage {
-  optimizer_ref rule;
+  optimizer& rule;
   double scale = 1;
   std::int64_t updates = 0;
 
-  plain_stage(stage_maths& maths, optimizer_ref by, double scaled)
+  plain_stage(stage_maths& maths, optimizer& by, double scaled)
       : frozen_stage(maths), rule(by), scale(scaled) {}
   void update(pass_context ctx) {
     rule.step({.updates = updates++, .learning_rate = 1e-3, .gradient_scale = scale}, ctx);
@@ -86,7 +86,7 @@ template <class Backend>
 std::vector<std::uint32_t> train_taking(Backend backend, training_options const& options) {
   model all({.stages = ranks});
   std::vector<taking_stage> own;
-  for (int s = 0; s < ranks; ++s) own.emplace_back(all.maths(s), all.optimizer(s));
+  for (int s = 0; s < ranks; ++s) own.emplace_back(all.maths(s), *all.optimizer(s));
   return train(backend, all, std::vector<stage_ref>(own.begin(), own.end()), options);
 }
 
@@ -95,7 +95,7 @@ std::vector<std::uint32_t> train_plain(Backend backend, training_options const& 
   model all({.stages = ranks});
   std::vector<plain_stage> own;
   for (int s = 0; s < ranks; ++s)
-    own.emplace_back(all.maths(s), all.optimizer(s), options.scaling.initial);
+    own.emplace_back(all.maths(s), *all.optimizer(s), options.scaling.initial);
   return train(backend, all, std::vector<stage_ref>(own.begin(), own.end()), options);
 }
 
@@ -153,8 +153,8 @@ TEST_CASE(
         std::vector<taking_stage> taking;
         std::vector<plain_stage> plain;
         for (int s = 0; s < ranks; ++s) {
-          taking.emplace_back(all.maths(s), all.optimizer(s));
-          plain.emplace_back(all.maths(s), all.optimizer(s), 1);
+          taking.emplace_back(all.maths(s), *all.optimizer(s));
+          plain.emplace_back(all.maths(s), *all.optimizer(s), 1);
         }
         auto const stages = kind == 0   ? all.stages()
                             : kind == 1 ? std::vector<stage_ref>(taking.begin(), taking.end())
@@ -199,7 +199,7 @@ TEST_CASE(
   std::vector<plain_stage> plain;
   std::vector<frozen_stage> frozen;
   for (int s = 0; s < ranks; ++s) {
-    plain.emplace_back(all.maths(s), all.optimizer(s), 1);
+    plain.emplace_back(all.maths(s), *all.optimizer(s), 1);
     frozen.emplace_back(all.maths(s));
   }
   auto const refused = [](step_kind kind, auto& stages, training_options const& options) {
@@ -267,7 +267,7 @@ TEST_CASE("after a failure an accumulation begins anew, with the same bits", "[t
         pipeline pipe(planned_for(kind), backend, all.stages(), options);
         CHECK_THROWS(pipe.run(steps));
         arena memory;
-        for (int s = 0; s < ranks; ++s) all.optimizer(s).skip(pass_context(memory));
+        for (int s = 0; s < ranks; ++s) all.optimizer(s)->skip(pass_context(memory));
         pipe.resume(pipe.state().at_last_update());
         CHECK(pipe.steps() % 3 == 0);
         pipe.run(steps - pipe.steps());

@@ -42,7 +42,7 @@ class of_kind final : public device_optimizer {
   void commit(pass_context ctx) override { own_.commit(ctx); }
   void undo(pass_context ctx) override { own_.undo(ctx); }
   void skip(pass_context ctx) override { own_.skip(ctx); }
-  [[nodiscard]] std::span<float> gradients(int layer) const override {
+  [[nodiscard]] std::optional<std::span<float>> gradients(int layer) const override {
     return own_.gradients(layer);
   }
   void set_schedule(std::span<double const> rates, std::int64_t updates) override {

@@ -5,7 +5,6 @@
 
 #include <zbpp/optim/layer.hpp>
 #include <zbpp/optim/settings.hpp>
-#include <zbpp/runtime/gradient_state.hpp>
 #include <zbpp/runtime/optimizer.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 
@@ -16,22 +15,10 @@
 
 namespace zbpp::bench {
 
-/// Models `exposing_optimizer`: `cuda::adamw` or `cuda::sgd`, with the errors of these.
-class device_optimizer {
+/// `cuda::adamw` or `cuda::sgd`, with the errors of these.
+class device_optimizer : public optimizer {
  public:
-  device_optimizer() = default;
-  device_optimizer(device_optimizer const&) = delete;
-  device_optimizer& operator=(device_optimizer const&) = delete;
-  virtual ~device_optimizer() = default;
-
-  [[nodiscard]] virtual int layers() const = 0;
-  virtual void measure(std::span<gradient_state> states, pass_context ctx) = 0;
-  virtual void step(step_settings const& current, pass_context ctx) = 0;
-  virtual void commit(pass_context ctx) = 0;
-  virtual void undo(pass_context ctx) = 0;
-  virtual void skip(pass_context ctx) = 0;
-  [[nodiscard]] virtual std::span<float> gradients(int layer) const = 0;
-
+  using optimizer::step;
   /// As `cuda::basic_adamw::set_schedule`.
   virtual void set_schedule(std::span<double const> rates, std::int64_t updates) = 0;
   /// Steps by the schedule.

@@ -19,7 +19,6 @@
 #include <memory>
 #include <span>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace gpt {
@@ -28,35 +27,33 @@ namespace gpt {
 class optimizer {
  public:
   /// @param of  outlives the object, and its arrays stay where they are
-  optimizer(optimizer_settings const& settings, parameter_set& of)
-      : rule_(std::make_unique<any_rule>(make(settings, of))),
-        ref_(std::visit([](auto& rule) { return zbpp::optimizer_ref(rule); }, *rule_)) {}
+  optimizer(optimizer_settings const& settings, parameter_set& of) : rule_(make(settings, of)) {}
 
-  /// @return what steps the parameters; `zbpp::optimizer` says how
-  [[nodiscard]] zbpp::optimizer_ref& rule() { return ref_; }
+  /// @return what steps the parameters
+  [[nodiscard]] zbpp::optimizer& rule() { return *rule_; }
   /// @return the mean gradients, one a parameter
   [[nodiscard]] std::span<float> mean() {
-    if (auto* const adam = std::get_if<zbpp::optim::adamw>(rule_.get())) return adam->mean();
-    return std::get<zbpp::optim::sgd>(*rule_).momentum();
+    if (auto* const adam = dynamic_cast<zbpp::optim::adamw*>(rule_.get())) return adam->mean();
+    return static_cast<zbpp::optim::sgd&>(*rule_).momentum();
   }
   /// @return the mean squared gradients, one a parameter; none where the rule is SGD
   [[nodiscard]] std::span<float> square() {
-    auto* const adam = std::get_if<zbpp::optim::adamw>(rule_.get());
+    auto* const adam = dynamic_cast<zbpp::optim::adamw*>(rule_.get());
     return adam == nullptr ? std::span<float>() : adam->mean_square();
   }
 
  private:
-  using any_rule = std::variant<zbpp::optim::sgd, zbpp::optim::adamw>;
-
-  [[nodiscard]] static any_rule make(optimizer_settings const& settings, parameter_set& of) {
+  [[nodiscard]] static std::unique_ptr<zbpp::optimizer> make(
+      optimizer_settings const& settings, parameter_set& of) {
     if (settings.kind == optimizer_kind::sgd)
-      return zbpp::optim::sgd(of.layers(), {.momentum = settings.momentum});
-    return zbpp::optim::adamw(
-        of.layers(), {.beta1 = settings.momentum, .beta2 = settings.mean_square});
+      return std::make_unique<zbpp::optim::sgd>(
+          of.layers(), zbpp::optim::sgd_settings{.momentum = settings.momentum});
+    return std::make_unique<zbpp::optim::adamw>(
+        of.layers(),
+        zbpp::optim::adamw_settings{.beta1 = settings.momentum, .beta2 = settings.mean_square});
   }
 
-  std::unique_ptr<any_rule> rule_;  // stays where it is when the object moves
-  zbpp::optimizer_ref ref_;
+  std::unique_ptr<zbpp::optimizer> rule_;  // stays where it is when the object moves
 };
 
 /// Takes the optimizer steps of a reference, which has the whole model and waits for nobody.
@@ -71,7 +68,7 @@ class reference_steps {
   /// Takes a step with the gradients that are there, or skips it where they are not finite.
   /// @param rule  of the whole model
   /// @param at    where the model is
-  void take(zbpp::optimizer_ref const& rule, zbpp::pass_context at) {
+  void take(zbpp::optimizer& rule, zbpp::pass_context at) {
     zbpp::step_settings next{.updates = updates_, .learning_rate = how_.rate(updates_)};
     if (how_.needs_norm) {
       measure(rule, at);
@@ -85,7 +82,7 @@ class reference_steps {
 
  private:
   // Measures all layers; tied ones count once.
-  void measure(zbpp::optimizer_ref const& rule, zbpp::pass_context at) {
+  void measure(zbpp::optimizer& rule, zbpp::pass_context at) {
     gradients_.assign(static_cast<std::size_t>(rule.layers()), {});
     rule.measure(gradients_, at);
     bool has_tied = false;

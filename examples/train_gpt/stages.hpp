@@ -96,7 +96,7 @@ class chunk_stage {
   }
 
   /// @return what steps the parameters of this stage
-  [[nodiscard]] zbpp::optimizer_ref& optimizer() { return optimizer_.rule(); }
+  [[nodiscard]] zbpp::optimizer& optimizer() { return optimizer_.rule(); }
 
   /// @return the chunk as trained so far
   [[nodiscard]] chunk const& model() const { return model_; }

@@ -55,8 +55,7 @@ void chunk_optimizer::rehearse(zbpp::pass_context ctx, bool by_schedule) {
   follow_schedule(0);
 }
 
-void chunk_optimizer::measure(
-    std::span<zbpp::gradient_state> states, zbpp::pass_context ctx) const {
+void chunk_optimizer::measure(std::span<zbpp::gradient_state> states, zbpp::pass_context ctx) {
   state_->rule.measure(states, ctx);
 }
 
@@ -68,12 +67,12 @@ void chunk_optimizer::step(zbpp::step_settings const& settings, zbpp::pass_conte
 // It changes no weight.
 void chunk_optimizer::commit(zbpp::pass_context ctx) { state_->rule.commit(ctx); }
 
-void chunk_optimizer::undo(zbpp::pass_context ctx) const {
+void chunk_optimizer::undo(zbpp::pass_context ctx) {
   state_->rule.undo(ctx);
   state_->round(ctx);
 }
 
-void chunk_optimizer::skip(zbpp::pass_context ctx) const { state_->rule.skip(ctx); }
+void chunk_optimizer::skip(zbpp::pass_context ctx) { state_->rule.skip(ctx); }
 
 void chunk_optimizer::follow_schedule(std::int64_t updates) {
   std::vector<double> rates;

@@ -90,7 +90,7 @@ class sequential_trainer {
   template <class Between>
   double step(Between const& between) {
     auto const loss = accumulate(between);
-    steps_.take(zbpp::optimizer_ref(optimizer_), {no_memory_, zbpp::backend_kind::cuda, &place_});
+    steps_.take(optimizer_, {no_memory_, zbpp::backend_kind::cuda, &place_});
     stream_.synchronize();
     ++step_;
     return loss;

@@ -178,9 +178,8 @@ class weights {
 };
 
 /// Steps the weights of a chunk by `zbpp::cuda::adamw`, which nvcc alone knows, and rounds them
-/// whenever they change. Models `zbpp::optimizer`; each piece is a layer. Everything but `measure`
-/// enqueues.
-class chunk_optimizer {
+/// whenever they change; each piece is a layer. Everything but `measure` enqueues.
+class chunk_optimizer final : public zbpp::optimizer {
  public:
   /// Bytes that it keeps of a weight: two means, and the value before a step that may be taken
   /// back.
@@ -199,18 +198,12 @@ class chunk_optimizer {
   /// @param by_schedule  whether steps are to go by a schedule, which then begins
   void rehearse(zbpp::pass_context ctx, bool by_schedule);
 
-  /// @return how many layers there are
-  [[nodiscard]] int layers() const { return layers_; }
-  /// Writes the states of the gradients; waits until the device has them.
-  void measure(std::span<zbpp::gradient_state> states, zbpp::pass_context ctx) const;
-  /// Takes a step; unless it is final, keeps what `undo` needs.
-  void step(zbpp::step_settings const& settings, zbpp::pass_context ctx);
-  /// Makes the last step final.
-  void commit(zbpp::pass_context ctx);
-  /// Takes the last step back.
-  void undo(zbpp::pass_context ctx) const;
-  /// Sets gradients to 0.
-  void skip(zbpp::pass_context ctx) const;
+  [[nodiscard]] int layers() const override { return layers_; }
+  void measure(std::span<zbpp::gradient_state> states, zbpp::pass_context ctx) override;
+  void step(zbpp::step_settings const& settings, zbpp::pass_context ctx) override;
+  void commit(zbpp::pass_context ctx) override;
+  void undo(zbpp::pass_context ctx) override;
+  void skip(zbpp::pass_context ctx) override;
 
   /// Puts the learning rates of all steps on the device, for the function below, and the number of
   /// those that were taken; while the device is current.

@@ -217,7 +217,6 @@ set(ZBPP_CORE_HEADERS
   policy/zb_v.hpp
   runtime/agreement.hpp
   runtime/arena.hpp
-  runtime/array.hpp
   runtime/backend.hpp
   runtime/detail/agreement_runner.hpp
   runtime/detail/arena_core.hpp
@@ -239,6 +238,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/poison.hpp
   runtime/detail/rank_code.hpp
   runtime/detail/program_run.hpp
+  runtime/detail/rank_setup.hpp
   runtime/detail/refuse_flow.hpp
   runtime/detail/rethrow.hpp
   runtime/detail/run_terms.hpp
@@ -257,7 +257,6 @@ set(ZBPP_CORE_HEADERS
   runtime/group_link.hpp
   runtime/impl/agreement.ipp
   runtime/impl/arena_core.ipp
-  runtime/impl/array.ipp
   runtime/impl/chunk_state.ipp
   runtime/impl/early_w.ipp
   runtime/impl/gradient_reduction.ipp

@@ -27,7 +27,6 @@
 #include <zbpp/policy/handcrafted.hpp>
 #include <zbpp/policy/policy.hpp>
 #include <zbpp/runtime/arena.hpp>
-#include <zbpp/runtime/array.hpp>
 #include <zbpp/runtime/failure.hpp>
 #include <zbpp/runtime/flow.hpp>
 #include <zbpp/runtime/microbatch.hpp>

@@ -3,12 +3,8 @@
 // The optimizers for GPUs, compiled by nvcc with all of their kernels.
 #include <zbpp/cuda/adamw.cuh>
 #include <zbpp/cuda/sgd.cuh>
-#include <zbpp/runtime/optimizer.hpp>
 
 template class zbpp::cuda::detail::
     layer_optimizer<zbpp::cuda::detail::adamw_rule, zbpp::cuda::row_launcher>;
 template class zbpp::cuda::detail::
     layer_optimizer<zbpp::cuda::detail::sgd_rule, zbpp::cuda::row_launcher>;
-
-static_assert(zbpp::optimizer<zbpp::cuda::adamw>);
-static_assert(zbpp::optimizer<zbpp::cuda::sgd>);

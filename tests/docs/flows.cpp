@@ -78,24 +78,26 @@ struct skip_stage {
 
 }  // namespace docs_flows
 
-// [array_forward
+// [shaped_forward
 #include <zbpp/zbpp.hpp>
 
 #include <algorithm>
+#include <cstdint>
+#include <utility>
 
-// array_forward]
+// shaped_forward]
 namespace docs_flows {
 
-// [array_forward
-// Doubles as many rows as came.
-zbpp::array forward(zbpp::pass_context ctx, zbpp::message const& in) {
-  zbpp::array const x(in);
-  auto const y = zbpp::make_array<float>(ctx, {x.shape()[0], x.shape()[1]});
-  std::ranges::transform(
-      x.values<float>(), y.values<float>().begin(), [](float value) { return 2 * value; });
-  return y;
+// [shaped_forward
+// Doubles as many rows as came. The first buffer of a message has the shape, the second the values.
+zbpp::message forward(zbpp::pass_context ctx, zbpp::message const& in) {
+  auto const shape = in[0].as<std::int64_t>();
+  auto const x = in[1].as<float>().first(static_cast<std::size_t>(shape[0] * shape[1]));
+  auto y = ctx.allocate_edge(x.size_bytes());
+  std::ranges::transform(x, y.as<float>().begin(), [](float value) { return 2 * value; });
+  return {in[0], std::move(y)};
 }
-// array_forward]
+// shaped_forward]
 
 }  // namespace docs_flows
 

@@ -317,7 +317,7 @@ class model {
 
   [[nodiscard]] std::vector<stage_ref>& stages() { return stages_; }
   [[nodiscard]] stage_maths& maths(int stage) { return *maths_[static_cast<std::size_t>(stage)]; }
-  [[nodiscard]] optimizer_ref optimizer(int stage) const {
+  [[nodiscard]] zbpp::optimizer* optimizer(int stage) const {
     return stages_[static_cast<std::size_t>(stage)].optimizer();
   }
   /// Gives all tied layers the sum of their gradients, in the order of the model.
@@ -514,10 +514,10 @@ inline void sum_over_replicas(std::vector<std::unique_ptr<model>> const& replica
     bool has_tied = false;
     std::vector<bool> is_finite_stage(static_cast<std::size_t>(settings.stages), true);
     for (int s = 0; s < settings.stages; ++s) {
-      auto const optimizer = all.optimizer(s);
-      if (!optimizer) continue;
-      std::vector<gradient_state> states(static_cast<std::size_t>(optimizer.layers()));
-      optimizer.measure(states, ctx);
+      auto* const optimizer = all.optimizer(s);
+      if (optimizer == nullptr) continue;
+      std::vector<gradient_state> states(static_cast<std::size_t>(optimizer->layers()));
+      optimizer->measure(states, ctx);
       for (std::size_t k = 0; k < states.size(); ++k) {
         auto const& state = states[k];
         if (!state.is_finite) is_finite_stage[static_cast<std::size_t>(s)] = false;
@@ -534,11 +534,11 @@ inline void sum_over_replicas(std::vector<std::unique_ptr<model>> const& replica
       bool const takes_step =
           is_alone ? is_finite_stage[static_cast<std::size_t>(s)] : found.is_finite;
       for (auto const& each : replicas) {
-        auto const optimizer = each->optimizer(s);
-        if (optimizer && takes_step)
-          optimizer.step(is_alone ? found.alone : found.together, ctx);
-        else if (optimizer)
-          optimizer.skip(ctx);
+        auto* const optimizer = each->optimizer(s);
+        if (optimizer != nullptr && takes_step)
+          optimizer->step(is_alone ? found.alone : found.together, ctx);
+        else if (optimizer != nullptr)
+          optimizer->skip(ctx);
       }
     }
   }

@@ -60,7 +60,7 @@ struct descent {
 };
 
 /// The same on the stream of the rank. The arithmetic runs when the GPU gets there.
-class launched_descent {
+class launched_descent final : public optimizer {
  public:
   /// @param infinite_in  the step in which the first gradient counts as infinite
   /// @param ties         whether the first layer is tied
@@ -71,8 +71,8 @@ class launched_descent {
         read_back_(of.layers.size()),
         tied_(own_.tied().size()) {}
 
-  [[nodiscard]] int layers() const { return own_.layers(); }
-  void measure(std::span<gradient_state> states, pass_context ctx) {
+  [[nodiscard]] int layers() const override { return own_.layers(); }
+  void measure(std::span<gradient_state> states, pass_context ctx) override {
     std::span const read_back(read_back_.data(), states.size());
     bool const is_finite = steps_++ != infinite_in_;
     launch(ctx, {{read_back.data(), read_back.size_bytes()}}, [this, read_back, is_finite] {
@@ -83,25 +83,25 @@ class launched_descent {
     cuda_model::host_reads(read_back.data(), read_back.size_bytes());
     std::ranges::copy(read_back, states.begin());
   }
-  void step(step_settings const& settings, pass_context ctx) {
+  void step(step_settings const& settings, pass_context ctx) override {
     launch(ctx, {}, [this, settings] {
       before_ = own_.of->weights;
       own_.step(settings);
       if (settings.is_final) own_.clear();
     });
   }
-  void commit(pass_context ctx) { skip(ctx); }
-  void undo(pass_context ctx) {
+  void commit(pass_context ctx) override { skip(ctx); }
+  void undo(pass_context ctx) override {
     launch(ctx, {}, [this] { own_.of->weights = before_; });
   }
-  void skip(pass_context ctx) {
+  void skip(pass_context ctx) override {
     launch(ctx, {}, [this] { own_.clear(); });
   }
-  [[nodiscard]] bool is_tied(int layer) const { return ties_ && layer == 0; }
-  [[nodiscard]] std::int64_t tied_weights() const {
+  [[nodiscard]] bool is_tied(int layer) const override { return ties_ && layer == 0; }
+  [[nodiscard]] std::int64_t tied_weights() const override {
     return ties_ ? static_cast<std::int64_t>(own_.tied().size()) : 0;
   }
-  void read_tied(std::span<float> copy, pass_context ctx) {
+  void read_tied(std::span<float> copy, pass_context ctx) override {
     std::span const read_back(tied_.data(), copy.size());
     launch(ctx, {{read_back.data(), read_back.size_bytes()}}, [this, read_back] {
       std::ranges::copy(own_.tied(), read_back.begin());
@@ -110,7 +110,7 @@ class launched_descent {
     cuda_model::host_reads(read_back.data(), read_back.size_bytes());
     std::ranges::copy(read_back, copy.begin());
   }
-  void write_tied(std::span<float const> sum, pass_context ctx) {
+  void write_tied(std::span<float const> sum, pass_context ctx) override {
     std::span const given(tied_.data(), sum.size());
     std::ranges::copy(sum, given.begin());
     cuda_model::host_writes(given.data(), given.size_bytes());

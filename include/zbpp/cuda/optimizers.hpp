@@ -10,8 +10,8 @@
 
 namespace zbpp::cuda {
 
-/// Steps weights by Adam with decoupled weight decay, with the bits of `optim::adamw`. Models
-/// `optimizer`. Make it while the device of its layers is current. In an `update(ctx)` that is to
+/// Steps weights by Adam with decoupled weight decay, with the bits of `optim::adamw`. Make
+/// it while the device of its layers is current. In an `update(ctx)` that is to
 /// be replayed, `step(ctx)` steps by the rates that `set_schedule` has put in device memory.
 /// @tparam Launcher  `Launcher::run(stream, rows, layers)` launches a row function, which may
 ///                   change the weights and gradients of these layers

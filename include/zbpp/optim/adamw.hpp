@@ -15,7 +15,7 @@
 
 namespace zbpp::optim {
 
-/// Steps weights by Adam with decoupled weight decay. Models `optimizer`. The bias of the moments
+/// Steps weights by Adam with decoupled weight decay. The bias of the moments
 /// of a layer is corrected by the steps that the layer has taken.
 /// @source Kingma and Ba, arXiv 1412.6980 alg. 1; Loshchilov and Hutter, arXiv 1711.05101 alg. 2
 class adamw final : public detail::elementwise {

@@ -14,7 +14,7 @@
 
 namespace zbpp::optim {
 
-/// Steps weights against their gradients. Models `optimizer`.
+/// Steps weights against their gradients.
 ///
 /// v = momentum v + g; w -= learning_rate v.
 /// @source Sutskever et al., ICML 2013 sec. 2

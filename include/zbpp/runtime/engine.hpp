@@ -20,6 +20,7 @@
 #include <zbpp/runtime/detail/frame_pool.hpp>
 #include <zbpp/runtime/detail/gradient_reduction.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
+#include <zbpp/runtime/detail/rank_setup.hpp>
 #include <zbpp/runtime/detail/rethrow.hpp>
 #include <zbpp/runtime/detail/run_terms.hpp>
 #include <zbpp/runtime/detail/step_agreement.hpp>
@@ -58,42 +59,27 @@ class engine {
  public:
   static constexpr ticks not_yet = Transport::not_yet;
 
-  /// Makes the engine of a rank for a verified program. `stages` are those of the rank, in the
-  /// order of the model; `grid` is that of the rank; `on_stall` and `agreement` are of training;
-  /// `outputs` are of an evaluation, null in training. What the references name must outlive the
-  /// engine, and memory must not move.
-  engine(
-      int rank,
-      program const& program,
-      traffic const& messages,
-      problem const& problem,
-      std::span<stage_ref const> stages,
-      rank_memory& memory,
-      pass_context ctx,
-      Transport& transport,
-      rank_grid& grid,
-      step_status& status,
-      stall_options const& on_stall,
-      detail::step_agreement* agreement,
-      detail::callback<evaluation_output> const* outputs)
-      : rank_(rank),
-        flows_(rank, program, messages, problem, stages, ctx, transport, grid, outputs),
-        memory_(&memory),
+  /// Makes the engine of a rank. `transport` and `status` outlive it.
+  engine(detail::rank_setup const& setup, Transport& transport, step_status& status)
+      : rank_(setup.rank),
+        flows_(setup, transport),
+        memory_(&setup.memory),
         transport_(&transport),
-        grid_(grid.has_members() ? &grid : nullptr),
+        grid_(setup.grid.has_members() ? &setup.grid : nullptr),
         status_(&status),
-        agreement_(agreement, problem, rank),
-        tied_(program, problem, rank, stages) {
-    for (auto& chunk : flows_.chunks())
-      if (agreement != nullptr) chunk.common.loss_scale = &agreement->loss_scale();
-    if (agreement != nullptr) agreement->join(grid.tensor());
-    if (on_stall.runs_w)
+        agreement_(setup),
+        tied_(setup) {
+    if (auto* const part = setup.agreement; part != nullptr) {
+      for (auto& chunk : flows_.chunks()) chunk.common.loss_scale = &part->loss_scale();
+      part->join(setup.grid.tensor());
+    }
+    if (setup.on_stall.runs_w)
       early_w_ =
-          std::make_unique<detail::early_w>(flows_.code(), flows_.chunks(), on_stall.overrun);
-    if (auto* const replicas = grid.data().link();
-        replicas != nullptr && outputs == nullptr && reduces_gradients(program))
-      make_reduction(program, problem, stages, *replicas);
-    is_plain_ = early_w_ == nullptr && reduction_ == nullptr && !grid.has_members();
+          std::make_unique<detail::early_w>(flows_.code(), flows_.chunks(), setup.on_stall.overrun);
+    if (setup.grid.data().link() != nullptr && setup.is_training() &&
+        reduces_gradients(setup.program))
+      make_reduction(setup);
+    is_plain_ = early_w_ == nullptr && reduction_ == nullptr && !setup.grid.has_members();
   }
 
   engine(engine&&) = default;
@@ -227,19 +213,14 @@ class engine {
   using replica_reduction =
       std::conditional_t<sums_are_enqueued, detail::enqueued_reduction, detail::gradient_reduction>;
 
-  void make_reduction(
-      program const& program,
-      problem const& problem,
-      std::span<stage_ref const> stages,
-      group_link& replicas) {
+  void make_reduction(detail::rank_setup const& setup) {
     if constexpr (sums_are_enqueued) {
-      reduction_ =
-          std::make_unique<replica_reduction>(rank_, program, stages, replicas, transport_->sums());
+      reduction_ = std::make_unique<replica_reduction>(setup, transport_->sums());
     } else {
-      reduction_ = std::make_unique<replica_reduction>(rank_, program, problem, stages, replicas);
-      for (int chunk = 0; agreement_.part() != nullptr && chunk < static_cast<int>(stages.size());
-           ++chunk)
-        agreement_.part()->use_states(chunk, reduction_->states_of(chunk));
+      reduction_ = std::make_unique<replica_reduction>(setup);
+      auto const chunks = static_cast<int>(setup.stages.size());
+      for (int chunk = 0; setup.agreement != nullptr && chunk < chunks; ++chunk)
+        setup.agreement->use_states(chunk, reduction_->states_of(chunk));
     }
   }
 

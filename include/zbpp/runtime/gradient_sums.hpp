@@ -31,7 +31,8 @@ class gradient_sums {
 };
 
 /// Models a transport of a backend that adds gradients up where they lie: stages then have an
-/// `exposing_optimizer`. `sums()` is called where a program has sums and the rank has replicas.
+/// optimizer with `gradients()`. `sums()` is called where a program has sums and the rank has
+/// replicas.
 template <class T>
 concept summing_transport = transport<T> && requires(T& t) {
   { t.sums() } -> std::same_as<gradient_sums&>;

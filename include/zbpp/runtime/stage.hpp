@@ -46,11 +46,10 @@ concept has_update =
 template <class Stage>
 concept updating_stage = stage<Stage> && detail::has_update<Stage>;
 
-/// Models a stage with an `optimizer` (the concept), by which ranks can agree before they step.
+/// Models a stage with an `optimizer`, by which ranks can agree before they step.
 template <class Stage>
 concept optimized_stage = stage<Stage> && requires(Stage& s) {
-  { s.optimizer() } -> std::same_as<std::remove_cvref_t<decltype(s.optimizer())>&>;
-  requires optimizer<std::remove_cvref_t<decltype(s.optimizer())>>;
+  { s.optimizer() } -> std::convertible_to<optimizer&>;
 };
 
 /// Models a stage that gets ready before the first step: what is slow the first time, such as
@@ -100,8 +99,8 @@ class stage_ref {
         !(updating_stage<Stage> && optimized_stage<Stage>),
         "a stage has update() or optimizer(), not both");
     if constexpr (optimized_stage<Stage>)
-      optimizer_ = [](void* object) {
-        return optimizer_ref(static_cast<Stage*>(object)->optimizer());
+      optimizer_ = [](void* object) -> zbpp::optimizer* {
+        return &static_cast<zbpp::optimizer&>(static_cast<Stage*>(object)->optimizer());
       };
     if constexpr (warming_stage<Stage>)
       warm_up_ = [](void* object, pass_context ctx) { static_cast<Stage*>(object)->warm_up(ctx); };
@@ -120,8 +119,9 @@ class stage_ref {
   [[nodiscard]] bool has_update() const noexcept { return update_ != nullptr; }
   /// @return whether that takes how it is to step
   [[nodiscard]] bool takes_settings() const noexcept { return takes_settings_; }
-  [[nodiscard]] optimizer_ref optimizer() const {
-    return optimizer_ == nullptr ? optimizer_ref() : optimizer_(object_);
+  /// @return its optimizer; null where it has none
+  [[nodiscard]] zbpp::optimizer* optimizer() const {
+    return optimizer_ == nullptr ? nullptr : optimizer_(object_);
   }
   /// Gets ready for the first step, if the stage has something to do for that.
   void warm_up(pass_context ctx) const {
@@ -136,7 +136,7 @@ class stage_ref {
   void* object_;
   flow (*start_)(void*, microbatch);
   void (*update_)(void*, step_settings const&, pass_context) = nullptr;
-  optimizer_ref (*optimizer_)(void*) = nullptr;
+  zbpp::optimizer* (*optimizer_)(void*) = nullptr;
   void (*warm_up_)(void*, pass_context) = nullptr;
   std::shared_ptr<void> (*evaluation_scope_)(void*) = nullptr;
   bool takes_settings_ = false;

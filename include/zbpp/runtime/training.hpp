@@ -79,7 +79,7 @@ struct training_options {
   stall_options on_stall{};  ///< needs ranks that wait on threads of their own, not on GPUs
   /// Whether replicas, and the members of a tensor group with layers that all of them have whole,
   /// compare weights before the first step and the first one after `resume`, so that none trains
-  /// apart from the others. Reads each weight of a `readable_optimizer` once.
+  /// apart from the others. Reads each weight once, where the optimizer gives it.
   bool compares_weights = true;
 };
 

@@ -202,7 +202,7 @@ class module_stage : public module_flow {
       : module_flow(other), step_(std::move(step)) {}
   [[nodiscard]] Step const& step() const noexcept { return step_; }
   [[nodiscard]] Step& optimizer()
-    requires zbpp::optimizer<Step>
+    requires std::derived_from<Step, zbpp::optimizer>
   {
     return step_;
   }

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -57,7 +58,7 @@ void keep(at::Tensor& kept, at::Tensor const& value);
 
 }  // namespace detail
 
-/// Steps by an optimizer of LibTorch. Models `tying_optimizer` and `reducing_optimizer`.
+/// Steps by an optimizer of LibTorch.
 ///
 /// A final step is `step()` and `zero_grad()` of the optimizer, with gradients that were multiplied
 /// by `step_settings::factor()`; so weights have the bits of a plain loop. An early one keeps the
@@ -69,7 +70,7 @@ void keep(at::Tensor& kept, at::Tensor const& value);
 /// gradients. LBFGS is refused, because it computes the loss several times in a step.
 /// @tparam Optimizer  one with a `param_state`: Adam, AdamW, SGD, RMSprop, Adagrad, or your own
 template <class Optimizer>
-class optimizer_steps {
+class optimizer_steps : public zbpp::optimizer {
   static_assert(
       !std::same_as<Optimizer, ::torch::optim::LBFGS>,
       "torch::optim::LBFGS computes the loss several times in a step, which a pipeline cannot; "
@@ -83,8 +84,8 @@ class optimizer_steps {
   /// @param tied  parameters that stages share: `tied_parameter::leaves()`
   /// @throws error (bad_argument) when the pointer is null, or a tied parameter is none of 32-bit
   ///         floats, differs in size from others, or in rate from `training_options::learning_rate`
-  optimizer_steps(std::shared_ptr<Optimizer> optimizer, rate_from rate, tensors tied = {})
-      : optimizer_(std::move(optimizer)), rate_(rate), tied_(std::move(tied)) {
+  optimizer_steps(std::shared_ptr<Optimizer> given, rate_from rate, tensors tied = {})
+      : optimizer_(std::move(given)), rate_(rate), tied_(std::move(tied)) {
     zbpp::detail::require(
         optimizer_ != nullptr, "optimizer_steps got a null pointer to an optimizer");
     for_each([&](at::Tensor const& parameter) {
@@ -108,11 +109,13 @@ class optimizer_steps {
   }
 
   [[nodiscard]] Optimizer& libtorch() const noexcept { return *optimizer_; }
-  [[nodiscard]] int layers() const noexcept { return static_cast<int>(parameters_.size()); }
+  [[nodiscard]] int layers() const noexcept override {
+    return static_cast<int>(parameters_.size());
+  }
   /// Writes the states of the gradients.
   /// @throws error (bad_argument) when parameters were added to the optimizer or replaced, or tied
   ///         ones are frozen in some uses; all functions that follow do
-  void measure(std::span<gradient_state> states, pass_context) {
+  void measure(std::span<gradient_state> states, pass_context) override {
     check();
     for (std::size_t i = 0; i < states.size(); ++i) {
       auto const& value = parameters_[i].value;
@@ -121,14 +124,15 @@ class optimizer_steps {
     }
   }
   /// Takes the gradients away until `step`, `skip` or `undo`.
-  void hold(pass_context) {
+  bool hold(pass_context) override {
     check();
     drop_frozen();
     for (auto& each : parameters_) each.kept.gradient = each.value.grad();
     hold_gradients();
+    return true;
   }
   /// Takes a step; unless it is final, keeps what `undo` needs.
-  void step(step_settings const& settings, pass_context) {
+  void step(step_settings const& settings, pass_context) override {
     check();
     c10::AutoGradMode const off(false);
     return_gradients();
@@ -152,13 +156,13 @@ class optimizer_steps {
     hold_gradients();
   }
   /// Makes the last step final.
-  void commit(pass_context) {
+  void commit(pass_context) override {
     is_early_ = false;
     return_gradients();
     optimizer_->zero_grad();
   }
   /// Takes the last step back.
-  void undo(pass_context) {
+  void undo(pass_context) override {
     c10::AutoGradMode const off(false);
     return_gradients();
     if (!std::exchange(is_early_, false)) return;  // the step failed before it changed anything
@@ -172,18 +176,18 @@ class optimizer_steps {
     }
   }
   /// Sets gradients to 0, as `zero_grad()` of the optimizer does.
-  void skip(pass_context) {
+  void skip(pass_context) override {
     check();
     return_gradients();
     drop_frozen();
     optimizer_->zero_grad();
   }
-  [[nodiscard]] bool is_tied(int layer) const noexcept {
+  [[nodiscard]] bool is_tied(int layer) const noexcept override {
     return parameters_[static_cast<std::size_t>(layer)].is_tied;
   }
-  [[nodiscard]] std::int64_t tied_weights() const noexcept { return tied_weights_; }
+  [[nodiscard]] std::int64_t tied_weights() const noexcept override { return tied_weights_; }
   /// Copies the gradients of the tied parameters, one after another.
-  void read_tied(std::span<float> copy, pass_context) {
+  void read_tied(std::span<float> copy, pass_context) override {
     check();
     c10::AutoGradMode const off(false);
     auto* to = copy.data();
@@ -198,7 +202,7 @@ class optimizer_steps {
     }
   }
   /// Replaces the gradients of each tied parameter that is trained.
-  void write_tied(std::span<float const> sum, pass_context) {
+  void write_tied(std::span<float const> sum, pass_context) override {
     check();
     c10::AutoGradMode const off(false);
     for (auto const& each : parameters_) {
@@ -208,23 +212,23 @@ class optimizer_steps {
       gradient.copy_(at::from_blob(const_cast<float*>(sum.data()), each.value.sizes(), at::kFloat));
     }
   }
-  [[nodiscard]] std::int64_t layer_size(int layer) const {
+  [[nodiscard]] std::optional<std::int64_t> layer_size(int layer) const override {
     return parameters_[static_cast<std::size_t>(layer)].value.numel();
   }
   /// Copies the weights of a parameter, as 32-bit floats.
-  void read_weights(int layer, std::span<float> copy, pass_context) const {
+  void read_weights(int layer, std::span<float> copy, pass_context) override {
     c10::AutoGradMode const off(false);
     auto const& weights = parameters_[static_cast<std::size_t>(layer)].value;
     at::from_blob(copy.data(), weights.sizes(), at::kFloat).copy_(weights);
   }
   /// @return numbers of `read_gradients`: all gradients, and for each parameter whether it has one
-  [[nodiscard]] std::int64_t gradient_count() const noexcept {
+  [[nodiscard]] std::optional<std::int64_t> gradient_count() const override {
     std::int64_t count = layers();
     for (auto const& each : parameters_) count += each.value.numel();
     return count;
   }
   /// Copies the gradients of all parameters, as 32-bit floats.
-  void read_gradients(std::span<float> copy, pass_context) {
+  void read_gradients(std::span<float> copy, pass_context) override {
     check();
     drop_frozen();
     c10::AutoGradMode const off(false);
@@ -241,7 +245,7 @@ class optimizer_steps {
     }
   }
   /// Gives each parameter that is trained the sum, if a replica has a gradient of it.
-  void write_gradients(std::span<float const> sums, pass_context) {
+  void write_gradients(std::span<float const> sums, pass_context) override {
     check();
     c10::AutoGradMode const off(false);
     auto const* from = sums.data();

@@ -20,18 +20,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 namespace zbpp::cuda::detail {
 
-/// Models `optimizer` on the device that is current when it is made.
+/// Steps layers on the device that is current when it is made.
 /// @tparam Rule  steps one weight; made of its settings and those of a step
 /// @tparam Run   `Run::run(stream, rows, layers)` launches a row function, which may change the
 ///               weights and gradients of these layers
 template <class Rule, class Run>
-class layer_optimizer {
+class layer_optimizer : public optimizer {
  public:
   using settings = typename Rule::settings;
 
@@ -68,10 +69,10 @@ class layer_optimizer {
     fill();
   }
 
-  [[nodiscard]] int layers() const noexcept { return static_cast<int>(layers_.size()); }
+  [[nodiscard]] int layers() const noexcept override { return static_cast<int>(layers_.size()); }
 
   /// Writes the states of the gradients; waits until the device has them. @throws cuda_error
-  void measure(std::span<gradient_state> states, pass_context ctx) const {
+  void measure(std::span<gradient_state> states, pass_context ctx) override {
     if (states.empty()) return;
     auto const on = stream_of(ctx);
     run(on, square_rows{tiles_.data(), tiles(), sums_.data()});
@@ -82,7 +83,7 @@ class layer_optimizer {
     std::copy_n(states_on_host_.data(), states.size(), states.begin());
   }
   /// Enqueues a step; unless it is final, keeps what `undo` needs. @throws cuda_error
-  void step(step_settings const& current, pass_context ctx) {
+  void step(step_settings const& current, pass_context ctx) override {
     last_step_ = current;
     if (current.is_final)
       step(ctx, given(), change::both, false);
@@ -136,27 +137,27 @@ class layer_optimizer {
     return rates_.size() == 0 ? nullptr : &schedule_.data()->updates;
   }
   /// Enqueues what makes the last step final. @throws cuda_error
-  void commit(pass_context ctx) {
+  void commit(pass_context ctx) override {
     keeps_copies() ? skip(ctx) : step(ctx, given(), change::moments, false);
   }
   /// Enqueues what takes the last step back. @throws cuda_error
-  void undo(pass_context ctx) const {
+  void undo(pass_context ctx) override {
     run(stream_of(ctx),
         restore_rows{tiles_.data(), tiles(), kept(), keeps_copies() ? Rule::moments : 0});
   }
   /// Enqueues what sets gradients to 0. @throws cuda_error
-  void skip(pass_context ctx) const { run(stream_of(ctx), clear_rows{tiles_.data(), tiles()}); }
+  void skip(pass_context ctx) override { run(stream_of(ctx), clear_rows{tiles_.data(), tiles()}); }
 
-  [[nodiscard]] std::span<float> gradients(int layer) const noexcept {
+  [[nodiscard]] std::optional<std::span<float>> gradients(int layer) const noexcept override {
     return layers_[static_cast<std::size_t>(layer)].gradients;
   }
-  [[nodiscard]] bool is_tied(int layer) const noexcept {
+  [[nodiscard]] bool is_tied(int layer) const noexcept override {
     return layers_[static_cast<std::size_t>(layer)].is_tied;
   }
-  [[nodiscard]] std::int64_t tied_weights() const noexcept { return tied_weights_; }
+  [[nodiscard]] std::int64_t tied_weights() const noexcept override { return tied_weights_; }
   /// Copies the gradients of the tied layers to the host, one after another; blocks.
   /// @throws cuda_error
-  void read_tied(std::span<float> copy, pass_context ctx) const {
+  void read_tied(std::span<float> copy, pass_context ctx) override {
     auto const on = stream_of(ctx);
     auto* to = tied_on_host_.data();
     for (auto const& l : layers_) {
@@ -169,7 +170,7 @@ class layer_optimizer {
     std::copy_n(tied_on_host_.data(), copy.size(), copy.begin());
   }
   /// Enqueues what replaces the gradients of each tied layer. @throws cuda_error
-  void write_tied(std::span<float const> sum, pass_context ctx) const {
+  void write_tied(std::span<float const> sum, pass_context ctx) override {
     auto const on = stream_of(ctx);
     std::ranges::copy(sum, tied_on_host_.data());
     for (auto const& l : layers_)

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,10 +21,10 @@ namespace zbpp::optim::detail {
 /// Adds squares, in double and always in the same order.
 [[nodiscard]] double sum_of_squares(std::span<float const> values);
 
-/// Models `optimizer` for rules that change a weight by its gradient and its moments.
-class elementwise {
+/// The base of rules that change a weight by its gradient and its moments.
+class elementwise : public optimizer {
  public:
-  [[nodiscard]] int layers() const noexcept { return static_cast<int>(layers_.size()); }
+  [[nodiscard]] int layers() const noexcept override { return static_cast<int>(layers_.size()); }
   [[nodiscard]] layer const& at(int layer) const noexcept {
     return layers_[static_cast<std::size_t>(layer)];
   }
@@ -31,41 +32,28 @@ class elementwise {
   [[nodiscard]] std::span<float const> weights(int layer) const;
   /// Writes the states of the gradients; those of a layer that is frozen are 0.
   /// @throws error (bad_argument) as `layer_source::locate`; all functions that follow do
-  void measure(std::span<gradient_state> states, pass_context);
-  /// Keeps gradients that have a source as they are until `step`, `skip` or `undo`.
-  void hold(pass_context);
-  /// Takes a step; unless it is final, keeps what `undo` needs.
-  void step(step_settings const& step, pass_context);
-  /// Makes the last step final.
-  void commit(pass_context);
-  /// Takes the last step back.
-  void undo(pass_context);
-  /// Sets gradients to 0.
-  void skip(pass_context);
-  [[nodiscard]] bool is_tied(int layer) const noexcept {
-    return layers_[static_cast<std::size_t>(layer)].is_tied;
+  void measure(std::span<gradient_state> states, pass_context ctx) override;
+  /// Keeps gradients that have a source as they are.
+  bool hold(pass_context ctx) override;
+  void step(step_settings const& step, pass_context ctx) override;
+  void commit(pass_context ctx) override;
+  void undo(pass_context ctx) override;
+  void skip(pass_context ctx) override;
+  [[nodiscard]] bool is_tied(int layer) const noexcept override { return at(layer).is_tied; }
+  [[nodiscard]] std::optional<bool> is_replicated(int layer) const noexcept override {
+    return at(layer).is_replicated;
   }
-  [[nodiscard]] bool is_replicated(int layer) const noexcept {
-    return layers_[static_cast<std::size_t>(layer)].is_replicated;
-  }
-  [[nodiscard]] std::int64_t tied_weights() const noexcept { return tied_weights_; }
-  /// Copies the gradients of the tied layers, one after another.
-  void read_tied(std::span<float> copy, pass_context);
-  /// Replaces the gradients of each tied layer that is trained.
-  void write_tied(std::span<float const> sum, pass_context);
-  [[nodiscard]] std::int64_t gradient_count() const;
-  /// Copies the gradients of all layers, one after another; 0 for one that is frozen.
-  void read_gradients(std::span<float> copy, pass_context);
-  /// Replaces the gradients of each layer that is trained.
-  void write_gradients(std::span<float const> sums, pass_context);
-  [[nodiscard]] std::int64_t layer_size(int layer) const;
-  /// Measures and steps the layers from `first` to before `last` alone from now on, and keeps
-  /// moments for no other.
-  void share(int first, int last);
-  /// Copies the weights of a layer.
-  void read_weights(int layer, std::span<float> copy, pass_context);
-  /// Replaces the weights of a layer.
-  void write_weights(int layer, std::span<float const> values, pass_context);
+  [[nodiscard]] std::int64_t tied_weights() const noexcept override { return tied_weights_; }
+  void read_tied(std::span<float> copy, pass_context ctx) override;
+  void write_tied(std::span<float const> sum, pass_context ctx) override;
+  [[nodiscard]] std::optional<std::int64_t> gradient_count() const override;
+  void read_gradients(std::span<float> copy, pass_context ctx) override;
+  void write_gradients(std::span<float const> sums, pass_context ctx) override;
+  [[nodiscard]] std::optional<std::int64_t> layer_size(int layer) const override;
+  [[nodiscard]] bool can_share() const noexcept override { return true; }
+  void share(int first, int last) override;
+  void read_weights(int layer, std::span<float> copy, pass_context ctx) override;
+  void write_weights(int layer, std::span<float const> values, pass_context ctx) override;
   [[nodiscard]] bool is_own(int layer) const noexcept {
     return is_own_[static_cast<std::size_t>(layer)] != 0;
   }
@@ -96,11 +84,6 @@ class elementwise {
   /// @throws error (bad_argument) when a layer has not as many gradients as weights, or tied layers
   ///         differ in size
   elementwise(std::vector<layer> layers, int moments, undo_method undo);
-  elementwise(elementwise const&) = default;
-  elementwise(elementwise&&) = default;
-  elementwise& operator=(elementwise const&) = default;
-  elementwise& operator=(elementwise&&) = default;
-  ~elementwise() = default;
 
   [[nodiscard]] std::span<float> moment(int index) noexcept {
     return moments_[static_cast<std::size_t>(index)];

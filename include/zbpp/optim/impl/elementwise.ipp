@@ -100,9 +100,10 @@ ZBPP_INLINE void elementwise::hold_gradients() {
     if (is_trained_[i] != 0 && layers_[i].source != nullptr) layers_[i].source->hold_gradients();
 }
 
-ZBPP_INLINE void elementwise::hold(pass_context) {
+ZBPP_INLINE bool elementwise::hold(pass_context) {
   locate();
   hold_gradients();
+  return true;
 }
 
 ZBPP_INLINE void elementwise::measure(std::span<gradient_state> states, pass_context) {
@@ -187,13 +188,13 @@ ZBPP_INLINE void elementwise::write_tied(std::span<float const> sum, pass_contex
       std::copy(sum.begin(), sum.end(), layers_[i].gradients.begin());
 }
 
-ZBPP_INLINE std::int64_t elementwise::gradient_count() const {
+ZBPP_INLINE std::optional<std::int64_t> elementwise::gradient_count() const {
   std::size_t count = 0;
   for (int i = 0; i < layers(); ++i) count += weights(i).size();
   return static_cast<std::int64_t>(count);
 }
 
-ZBPP_INLINE std::int64_t elementwise::layer_size(int layer) const {
+ZBPP_INLINE std::optional<std::int64_t> elementwise::layer_size(int layer) const {
   return static_cast<std::int64_t>(weights(layer).size());
 }
 

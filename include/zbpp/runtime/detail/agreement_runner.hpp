@@ -9,6 +9,7 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/timeline.hpp>
+#include <zbpp/runtime/detail/rank_setup.hpp>
 #include <zbpp/runtime/detail/step_agreement.hpp>
 #include <zbpp/runtime/engine_run.hpp>
 #include <zbpp/runtime/pass_context.hpp>
@@ -26,9 +27,8 @@ void spend(PassObserver& observer, ticks time) {
 /// Runs the part of a rank in the agreement on optimizer steps, where it has one.
 class agreement_runner {
  public:
-  /// @param part  null where stages have no optimizer
-  agreement_runner(step_agreement* part, problem const& problem, int rank)
-      : part_(part), times_(agreement_times_of(problem, rank)) {}
+  explicit agreement_runner(rank_setup const& setup)
+      : part_(setup.agreement), times_(agreement_times_of(setup.problem, setup.rank)) {}
 
   /// Begins a run: forgets what the last one waited for, if it failed.
   void begin(engine_run const& run) noexcept {

@@ -4,13 +4,10 @@
 #pragma once
 
 #include <zbpp/model/costs.hpp>
-#include <zbpp/model/problem.hpp>
-#include <zbpp/model/program.hpp>
-#include <zbpp/runtime/detail/callback.hpp>
 #include <zbpp/runtime/detail/flow_state.hpp>
+#include <zbpp/runtime/detail/rank_setup.hpp>
 #include <zbpp/runtime/stage.hpp>
 
-#include <span>
 #include <vector>
 
 namespace zbpp::detail {
@@ -23,16 +20,8 @@ struct chunk_state {
   bytes activation_in;
 };
 
-/// Makes the chunks of a rank from its stages, which stand in the order of the model.
-/// @param grid     of the rank; outlives them
-/// @param outputs  of an evaluation; null in training
-[[nodiscard]] std::vector<chunk_state> make_chunk_states(
-    program const& program,
-    problem const& problem,
-    int rank,
-    std::span<stage_ref const> stages,
-    rank_grid& grid,
-    callback<evaluation_output> const* outputs);
+/// Makes the chunks of a rank from its stages.
+[[nodiscard]] std::vector<chunk_state> make_chunk_states(rank_setup const& setup);
 
 }  // namespace zbpp::detail
 

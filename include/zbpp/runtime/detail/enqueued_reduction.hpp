@@ -7,11 +7,12 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/detail/gradient_reduction.hpp>
+#include <zbpp/runtime/detail/rank_setup.hpp>
 #include <zbpp/runtime/gradient_sums.hpp>
 #include <zbpp/runtime/group_link.hpp>
 #include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 #include <zbpp/runtime/run_options.hpp>
-#include <zbpp/runtime/stage.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -30,25 +31,22 @@ namespace zbpp::detail {
 /// is about to wait for the device there, to measure the gradients.
 class enqueued_reduction {
  public:
-  /// @param stages    those of the rank, in the order of the model
-  /// @param replicas  of the rank; it and `sums` outlive this
-  enqueued_reduction(
-      int rank,
-      program const& program,
-      std::span<stage_ref const> stages,
-      group_link& replicas,
-      gradient_sums& sums)
-      : replicas_(&replicas), sums_(&sums), is_agreed_(agrees_on_steps(program)) {
-    auto const own = program.placement().stages_of(rank);
-    for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
-      auto const optimizer = stages[chunk].optimizer();
+  /// @param setup  of a rank whose grid has replicas
+  /// @param sums   outlives this
+  enqueued_reduction(rank_setup const& setup, gradient_sums& sums)
+      : replicas_(setup.grid.data().link()),
+        sums_(&sums),
+        is_agreed_(agrees_on_steps(setup.program)) {
+    auto const own = setup.program.placement().stages_of(setup.rank);
+    for (std::size_t chunk = 0; chunk < setup.stages.size(); ++chunk) {
+      auto const* const optimizer = setup.stages[chunk].optimizer();
       std::vector<std::span<float>> layers;
-      for (int layer = 0; layer < optimizer.layers(); ++layer)
-        layers.push_back(optimizer.gradients(layer));
+      for (int layer = 0; optimizer != nullptr && layer < optimizer->layers(); ++layer)
+        layers.push_back(optimizer->gradients(layer).value());
       sums.add_stage(own[chunk], std::move(layers));
     }
     bytes_.reserve(sizeof(request));
-    replicas.reserve(2, sizeof(request));  // a replica may be a step ahead
+    replicas_->reserve(2, sizeof(request));  // a replica may be a step ahead
   }
 
   /// Begins a step.

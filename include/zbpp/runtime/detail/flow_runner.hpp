@@ -12,13 +12,12 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/model/timeline.hpp>
-#include <zbpp/runtime/detail/callback.hpp>
 #include <zbpp/runtime/detail/chunk_state.hpp>
 #include <zbpp/runtime/detail/flow_state.hpp>
 #include <zbpp/runtime/detail/rank_code.hpp>
+#include <zbpp/runtime/detail/rank_setup.hpp>
 #include <zbpp/runtime/detail/refuse_flow.hpp>
 #include <zbpp/runtime/engine_run.hpp>
-#include <zbpp/runtime/evaluation.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>
 #include <zbpp/runtime/pass_context.hpp>
@@ -43,26 +42,15 @@ namespace zbpp::detail {
 template <transport Transport>
 class flow_runner {
  public:
-  /// @param stages  those of the rank, in the order of the model
-  /// @param outputs  of an evaluation; null in training
-  flow_runner(
-      int rank,
-      program const& program,
-      traffic const& messages,
-      problem const& problem,
-      std::span<stage_ref const> stages,
-      pass_context ctx,
-      Transport& transport,
-      rank_grid& grid,
-      callback<evaluation_output> const* outputs)
-      : rank_(rank),
-        map_(&messages.map()),
-        code_(make_rank_code(program, messages, rank)),
-        chunks_(make_chunk_states(program, problem, rank, stages, grid, outputs)),
+  flow_runner(rank_setup const& setup, Transport& transport)
+      : rank_(setup.rank),
+        map_(&setup.messages.map()),
+        code_(make_rank_code(setup.program, setup.messages, setup.rank)),
+        chunks_(make_chunk_states(setup)),
         flows_(index(code_.flow_slots)),
-        context_(ctx),
+        context_(setup.ctx),
         transport_(&transport) {
-    state_times(code_, program.instructions(rank), problem);
+    state_times(code_, setup.program.instructions(setup.rank), setup.problem);
   }
 
   /// @param latest  becomes when the last message of a pass arrived, or of the pair that it begins

@@ -7,14 +7,12 @@
 #pragma once
 
 #include <zbpp/model/costs.hpp>
-#include <zbpp/model/problem.hpp>
-#include <zbpp/model/program.hpp>
+#include <zbpp/runtime/detail/rank_setup.hpp>
 #include <zbpp/runtime/gradient_state.hpp>
 #include <zbpp/runtime/group_link.hpp>
 #include <zbpp/runtime/optimizer.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/run_options.hpp>
-#include <zbpp/runtime/stage.hpp>
 
 #include <algorithm>
 #include <array>
@@ -41,14 +39,8 @@ namespace zbpp::detail {
 /// weights. What arrives is taken up by `progress`, in any order of stages.
 class gradient_reduction {
  public:
-  /// @param stages    those of the rank, in the order of the model
-  /// @param replicas  of the rank; outlives this
-  gradient_reduction(
-      int rank,
-      program const& program,
-      problem const& problem,
-      std::span<stage_ref const> stages,
-      group_link& replicas);
+  /// @param setup  of a rank whose grid has replicas
+  explicit gradient_reduction(rank_setup const& setup);
 
   /// Begins a step.
   void begin_step() noexcept;
@@ -151,7 +143,7 @@ class gradient_reduction {
   };
   struct chunk_sum {
     int stage = 0;
-    optimizer_ref optimizer;
+    zbpp::optimizer* optimizer = nullptr;  // null where the stage is frozen
     ticks takes = 0;
     ticks gather_takes = 0;
     ticks ready = 0;
@@ -189,6 +181,7 @@ class gradient_reduction {
   }
   [[nodiscard]] std::span<std::byte const> part_from(
       chunk_sum const& own, message_kind kind, int from) const;
+  [[nodiscard]] static std::size_t weights_of(chunk_sum const& own, int layer);
   void divide(chunk_sum& own) const;
   void send(chunk_sum const& own, int to, message_kind kind, std::span<std::byte const> part);
   void send_to_all(chunk_sum const& own, message_kind kind, std::span<std::byte const> part);

@@ -134,19 +134,20 @@ program_run<Backend>::program_run(
       auto const chunks = code.placement().stages_of(rank).size();
       transport->bind(rank, usage.buffers, executor.wakeup_of(rank));
       engines.emplace_back(
-          rank,
-          code,
-          messages,
-          problem,
-          stages.first(chunks),
-          usage,
-          executor.context_of(rank, usage.buffers),
+          rank_setup{
+              .rank = rank,
+              .program = code,
+              .messages = messages,
+              .problem = problem,
+              .stages = stages.first(chunks),
+              .memory = usage,
+              .ctx = executor.context_of(rank, usage.buffers),
+              .grid = grid_of<Backend>(executor, rank),
+              .on_stall = is_training ? on_stall : stall_options(),
+              .agreement = is_training ? agreed.of(engines.size()) : nullptr,
+              .outputs = outputs},
           *transport,
-          grid_of<Backend>(executor, rank),
-          status,
-          is_training ? on_stall : stall_options(),
-          is_training ? agreed.of(engines.size()) : nullptr,
-          outputs);
+          status);
       stages = stages.subspan(chunks);
       for (auto const& i : code.instructions(rank))
         if (i.is_pass()) result.measured.push({i.as_pass(), 0, 0});

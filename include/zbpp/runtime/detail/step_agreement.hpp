@@ -45,10 +45,10 @@ class step_agreement {
  public:
   /// Says how far the optimizer of a stage is with the step of this rank.
   enum class progress : std::uint8_t { none, held, early, final };
-  /// One stage of the rank; frozen where there is no optimizer.
+  /// One stage of the rank; frozen where its optimizer is null.
   struct stage_optimizer {
     int stage = 0;
-    optimizer_ref optimizer;
+    zbpp::optimizer* optimizer = nullptr;
     bool counts_tied = true;     ///< the norm counts its first tied layer
     bool steps_at_once = false;  ///< it does not wait for the norm
     progress step = progress::none;

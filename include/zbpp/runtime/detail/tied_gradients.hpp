@@ -5,12 +5,10 @@
 #pragma once
 
 #include <zbpp/model/costs.hpp>
-#include <zbpp/model/problem.hpp>
-#include <zbpp/model/program.hpp>
+#include <zbpp/runtime/detail/rank_setup.hpp>
 #include <zbpp/runtime/optimizer.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/pass_observer.hpp>
-#include <zbpp/runtime/stage.hpp>
 #include <zbpp/runtime/state_link.hpp>
 
 #include <cstddef>
@@ -22,9 +20,7 @@ namespace zbpp::detail {
 /// Takes the part of one rank in the sums of a step.
 class tied_gradients {
  public:
-  /// @param stages  those of the rank, in the order of the model
-  tied_gradients(
-      program const& program, problem const& problem, int rank, std::span<stage_ref const> stages);
+  explicit tied_gradients(rank_setup const& setup);
 
   /// Begins a step.
   void begin_step() noexcept {
@@ -87,7 +83,7 @@ class tied_gradients {
   void add(std::span<std::byte const> gradients);
   void write(int chunk, pass_context ctx) const;
 
-  std::vector<optimizer_ref> optimizers_;  // by chunk
+  std::vector<optimizer*> optimizers_;  // by chunk; null where it is frozen
   std::vector<source> sources_;
   std::vector<receiver> receivers_;
   std::size_t weights_ = 0;  // of a layer

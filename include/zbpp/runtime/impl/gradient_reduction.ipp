@@ -6,8 +6,11 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/runtime/detail/gradient_reduction.hpp>
 #include <zbpp/runtime/detail/number_bytes.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -32,25 +35,22 @@ ZBPP_INLINE void refuse_rates(
       replicas.name_of(replica) + "; give all ranks the same";
 }
 
-ZBPP_INLINE gradient_reduction::gradient_reduction(
-    int rank,
-    program const& program,
-    problem const& problem,
-    std::span<stage_ref const> stages,
-    group_link& replicas)
-    : replicas_(&replicas),
-      is_sharded_(shards_optimizer(program)),
-      shares_states_(is_sharded_ && agrees_on_steps(program)),
-      left_(index(replicas.size()), 0),
-      rates_(index(replicas.size())) {
-  for (int s : program.placement().stages_of(rank)) {
+ZBPP_INLINE gradient_reduction::gradient_reduction(rank_setup const& setup)
+    : replicas_(setup.grid.data().link()),
+      is_sharded_(shards_optimizer(setup.program)),
+      shares_states_(is_sharded_ && agrees_on_steps(setup.program)),
+      left_(index(size()), 0),
+      rates_(index(size())) {
+  for (int s : setup.program.placement().stages_of(setup.rank)) {
     auto& own = chunks_.emplace_back();
     own.stage = s;
-    own.optimizer = stages[chunks_.size() - 1].optimizer();
-    own.takes = problem.reduction_time(s);
-    own.gather_takes = problem.gather_time(s);
-    own.gradients.resize(index(own.optimizer.gradient_count()));
-    own.states.resize(index(own.optimizer.layers()));
+    own.optimizer = setup.stages[chunks_.size() - 1].optimizer();
+    own.takes = setup.problem.reduction_time(s);
+    own.gather_takes = setup.problem.gather_time(s);
+    if (own.optimizer != nullptr) {
+      own.gradients.resize(index(own.optimizer->gradient_count().value_or(0)));
+      own.states.resize(index(own.optimizer->layers()));
+    }
     for (auto& of_kind : own.received) of_kind.resize(index(size()));
     divide(own);
   }
@@ -65,7 +65,11 @@ ZBPP_INLINE gradient_reduction::gradient_reduction(
     for (auto& of_kind : own.received)
       for (auto& each : of_kind) each.reserve(most);
   // A replica may be a step ahead with what it gives to the sums.
-  replicas.reserve(message_kinds * chunks_.size(), most);
+  replicas_->reserve(message_kinds * chunks_.size(), most);
+}
+
+ZBPP_INLINE std::size_t gradient_reduction::weights_of(chunk_sum const& own, int layer) {
+  return index(own.optimizer->layer_size(layer).value_or(0));
 }
 
 // Divides a stage's gradients among replicas: evenly, or by layers, where each steps its own.
@@ -76,14 +80,14 @@ ZBPP_INLINE void gradient_reduction::divide(chunk_sum& own) const {
       own.begins.push_back(count * index(replica) / index(size()));
     return;
   }
-  auto const layers = own.optimizer.layers();
+  auto const layers = static_cast<int>(own.states.size());
   int layer = 0;
   std::size_t at = 0;
   for (int replica = 0; replica <= size(); ++replica) {
     // A layer belongs to the share in which its middle lies.
     auto const end = replica == size() ? count : count * index(replica) / index(size());
     while (layer < layers) {
-      auto const next = index(own.optimizer.layer_size(layer));
+      auto const next = weights_of(own, layer);
       if (replica < size() && at + next / 2 >= end) break;
       at += next;
       ++layer;
@@ -91,8 +95,8 @@ ZBPP_INLINE void gradient_reduction::divide(chunk_sum& own) const {
     own.begins.push_back(at);
     own.layers.push_back(layer);
   }
-  if (own.optimizer)
-    own.optimizer.share(own.layers[index(place())], own.layers[index(place()) + 1]);
+  if (own.optimizer != nullptr)
+    own.optimizer->share(own.layers[index(place())], own.layers[index(place()) + 1]);
 }
 
 ZBPP_INLINE void gradient_reduction::begin_step() noexcept {
@@ -128,7 +132,7 @@ ZBPP_INLINE void gradient_reduction::send_to_all(
 }
 
 ZBPP_INLINE void gradient_reduction::send_gradients(chunk_sum& own, pass_context ctx) {
-  own.optimizer.read_gradients(own.gradients, ctx);
+  if (own.optimizer != nullptr) own.optimizer->read_gradients(own.gradients, ctx);
   for (int to = 0; to < size(); ++to)
     if (to != place())
       send(
@@ -145,8 +149,8 @@ ZBPP_INLINE void gradient_reduction::send_gradients(chunk_sum& own, pass_context
 ZBPP_INLINE void gradient_reduction::send_weights(chunk_sum& own, pass_context ctx) {
   auto at = own.begins[index(place())];
   for (int layer = own.layers[index(place())]; layer < own.layers[index(place()) + 1]; ++layer) {
-    auto const count = index(own.optimizer.layer_size(layer));
-    own.optimizer.read_weights(layer, std::span(own.gradients).subspan(at, count), ctx);
+    auto const count = weights_of(own, layer);
+    own.optimizer->read_weights(layer, std::span(own.gradients).subspan(at, count), ctx);
     at += count;
   }
   send_to_all(own, message_kind::weights, std::as_bytes(share_of(own, place())));
@@ -289,11 +293,11 @@ ZBPP_INLINE void gradient_reduction::add_up(chunk_sum& own) {
 }
 
 ZBPP_INLINE void gradient_reduction::write_sums(chunk_sum& own, pass_context ctx) {
-  own.optimizer.write_gradients(own.gradients, ctx);
+  if (own.optimizer != nullptr) own.optimizer->write_gradients(own.gradients, ctx);
   own.now = shares_states_ ? phase::states : phase::done;
   if (!shares_states_) return;
   std::ranges::fill(own.states, gradient_state());
-  if (own.optimizer) own.optimizer.measure(own.states, ctx);
+  if (own.optimizer != nullptr) own.optimizer->measure(own.states, ctx);
   numbers_.clear();
   for (int layer = own.layers[index(place())]; layer < own.layers[index(place()) + 1]; ++layer) {
     auto const& state = own.states[index(layer)];
@@ -311,8 +315,8 @@ ZBPP_INLINE void gradient_reduction::write_weights(chunk_sum& own, pass_context 
     own.received[static_cast<std::size_t>(message_kind::weights)][index(from)].clear();
     std::size_t at = 0;
     for (int layer = own.layers[index(from)]; layer < own.layers[index(from) + 1]; ++layer) {
-      auto const count = index(own.optimizer.layer_size(layer));
-      own.optimizer.write_weights(layer, share.subspan(at, count), ctx);
+      auto const count = weights_of(own, layer);
+      own.optimizer->write_weights(layer, share.subspan(at, count), ctx);
       at += count;
     }
   }

@@ -82,17 +82,19 @@ ZBPP_INLINE std::uint64_t digest_of(std::span<float const> weights) noexcept {
   std::vector<layer_weights> all;
   std::vector<float> copy;
   for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
-    auto const optimizer = stages[chunk].optimizer();
-    if (!optimizer.reads()) continue;
-    for (int layer = 0; layer < optimizer.layers(); ++layer) {
-      copy.resize(index(optimizer.layer_size(layer)));
-      optimizer.read_weights(layer, copy, ctx);
+    auto* const optimizer = stages[chunk].optimizer();
+    for (int layer = 0; optimizer != nullptr && layer < optimizer->layers(); ++layer) {
+      auto const size = optimizer->layer_size(layer);
+      if (!size) continue;
+      auto const is_replicated = optimizer->is_replicated(layer);
+      copy.resize(index(*size));
+      optimizer->read_weights(layer, copy, ctx);
       all.push_back(
           {.name = joined("weights of layer ", layer, " of stage ", numbers[chunk]),
            .digest = digest_of(copy),
-           .is_replicated = optimizer.is_replicated(layer),
+           .is_replicated = is_replicated.value_or(false),
            .may_be_unmarked =
-               optimizer.marks_replicated() && !optimizer.is_replicated(layer) &&
+               is_replicated == false &&
                std::ranges::adjacent_find(copy, std::not_equal_to<>()) != copy.end()});
     }
   }

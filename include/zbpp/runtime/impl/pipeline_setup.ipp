@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -23,12 +24,28 @@
 
 namespace zbpp::detail {
 
-[[nodiscard]] ZBPP_INLINE std::int64_t count_of_gradients(
-    optimizer_ref const& optimizer, bool in_place) {
-  if (!in_place || !optimizer) return optimizer.gradient_count();
+/// @return how many gradients of an optimizer a backend adds up, in memory of the device or of the
+///         host; none where it cannot
+[[nodiscard]] ZBPP_INLINE std::optional<std::int64_t> summed_gradients(
+    optimizer const& given, bool in_place) {
+  if (!in_place) return given.gradient_count();
   std::int64_t count = 0;
-  for (int layer = 0; layer < optimizer.layers(); ++layer)
-    count += std::ssize(optimizer.gradients(layer));
+  for (int layer = 0; layer < given.layers(); ++layer) {
+    auto const found = given.gradients(layer);
+    if (!found) return {};
+    count += std::ssize(*found);
+  }
+  return count;
+}
+
+/// @return how many weights an optimizer can read; none where it cannot read those of all layers
+[[nodiscard]] ZBPP_INLINE std::optional<std::int64_t> readable_weights(optimizer const& given) {
+  std::int64_t count = 0;
+  for (int layer = 0; layer < given.layers(); ++layer) {
+    auto const found = given.layer_size(layer);
+    if (!found) return {};
+    count += *found;
+  }
   return count;
 }
 
@@ -43,7 +60,7 @@ ZBPP_INLINE void check_replicas(
   bool const reduces = reduces_gradients(planned.program());
   bool const steps = std::ranges::any_of(all, [](instruction const& i) { return i.is_step(); }) &&
                      std::ranges::any_of(stages, [](stage_ref const& stage) {
-                       return stage.has_update() || static_cast<bool>(stage.optimizer());
+                       return stage.has_update() || stage.optimizer() != nullptr;
                      });
   auto const stated = reduces ? problem.replicas().count : 1;
   auto const found = grid.data().size();
@@ -59,33 +76,35 @@ ZBPP_INLINE void check_replicas(
   auto const own = problem.placement().stages_of(rank);
   for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
     auto const s = own[chunk];
-    auto const optimizer = stages[chunk].optimizer();
+    auto const* const optimizer = stages[chunk].optimizer();
     auto const refuse = [&](std::string const& text) {
       throw error(errc::bad_argument, text, {.stage = s});
     };
-    bool const can_be_summed = in_place ? optimizer.exposes() : optimizer.reduces();
-    if (stages[chunk].has_update() || (optimizer && !can_be_summed))
+    auto const gradients =
+        optimizer == nullptr ? std::int64_t{0} : summed_gradients(*optimizer, in_place);
+    if (stages[chunk].has_update() || !gradients)
       refuse(
           joined("its gradients cannot be added up over replicas; give it optimizer() with ") +
           (in_place ? "gradients(), which says where in memory of the device they lie"
                     : "gradient_count(), read_gradients() and write_gradients()"));
-    if (in_place && shards_optimizer(planned.program()))
+    bool const is_shared = shards_optimizer(planned.program());
+    if (in_place && is_shared)
       refuse("replicas cannot share its optimizer on GPUs; plan without shards_optimizer");
-    if (optimizer && shards_optimizer(planned.program()) && !optimizer.shards())
-      refuse("its optimizer cannot step some of its layers alone; give it layer_size(), share(), "
-             "read_weights() and write_weights(), or plan without shards_optimizer");
-    if (optimizer && shards_optimizer(planned.program())) {
-      std::int64_t weights = 0;
-      for (int layer = 0; layer < optimizer.layers(); ++layer)
-        weights += optimizer.layer_size(layer);
-      if (weights != optimizer.gradient_count())
+    if (optimizer != nullptr && is_shared) {
+      auto const weights = readable_weights(*optimizer);
+      if (!weights || !optimizer->can_share())
+        refuse("its optimizer cannot step some of its layers alone; give it layer_size(), "
+               "can_share(), share(), read_weights() and write_weights(), or plan without "
+               "shards_optimizer");
+      if (weights != gradients)
         refuse(
-            joined("the layers of its optimizer have ") + weights + " weights, and it has " +
-            optimizer.gradient_count() + " gradients; give both the same");
+            joined("the layers of its optimizer have ") + *weights + " weights, and it has " +
+            *gradients + " gradients; give both the same");
     }
-    auto const size = count_of_gradients(optimizer, in_place) * static_cast<bytes>(sizeof(float));
+    auto const size = *gradients * static_cast<bytes>(sizeof(float));
     // An optimizer may add a number for each layer, which says whether there are gradients.
-    auto const least = size - optimizer.layers() * static_cast<bytes>(sizeof(float));
+    auto const layers = optimizer == nullptr ? 0 : optimizer->layers();
+    auto const least = size - layers * static_cast<bytes>(sizeof(float));
     auto const stated_size = problem.costs(s).gradients;
     if (stated_size > 0 && (stated_size < least || stated_size > size))
       refuse(

@@ -6,7 +6,6 @@
 
 #include <zbpp/runtime/impl/agreement.ipp>
 #include <zbpp/runtime/impl/arena_core.ipp>
-#include <zbpp/runtime/impl/array.ipp>
 #include <zbpp/runtime/impl/chunk_state.ipp>
 #include <zbpp/runtime/impl/early_w.ipp>
 #include <zbpp/runtime/impl/gradient_reduction.ipp>

@@ -42,7 +42,8 @@ ZBPP_INLINE step_agreement::step_agreement(
 
 ZBPP_INLINE void step_agreement::join(group& members) {
   std::size_t layers = 0;
-  for (auto const& chunk : chunks_) layers += index(chunk.optimizer.layers());
+  for (auto const& chunk : chunks_)
+    if (chunk.optimizer != nullptr) layers += index(chunk.optimizer->layers());
   members_.join(members, layers);
 }
 
@@ -122,12 +123,13 @@ ZBPP_INLINE void step_agreement::measure(pass_context ctx) {
   if (accumulates()) return;
   layers_.clear();
   for (auto const& chunk : chunks_) {
-    states_.assign(index(chunk.optimizer.layers()), {});
+    if (chunk.optimizer == nullptr) continue;
+    states_.assign(index(chunk.optimizer->layers()), {});
     if (states_.empty()) continue;
     if (chunk.states != nullptr)
       states_ = *chunk.states;
     else
-      chunk.optimizer.measure(states_, ctx);
+      chunk.optimizer->measure(states_, ctx);
     std::int32_t layer = 0;
     for (auto const& s : states_) {
       layers_.push_back(
@@ -135,7 +137,7 @@ ZBPP_INLINE void step_agreement::measure(pass_context ctx) {
            .stage = chunk.stage,
            .layer = layer,
            .is_finite = s.is_finite && std::isfinite(s.sum_of_squares) ? 1 : 0,
-           .is_replicated = chunk.optimizer.is_replicated(layer) ? 1 : 0});
+           .is_replicated = chunk.optimizer->is_replicated(layer).value_or(false) ? 1 : 0});
       ++layer;
     }
   }
@@ -147,7 +149,7 @@ ZBPP_INLINE void step_agreement::measure(pass_context ctx) {
     for (; !left.empty() && left.front().stage == chunk.stage; left = left.subspan(1)) {
       auto const& [sum, stage, layer, is_finite, is_replicated] = left.front();
       chunk.is_finite = chunk.is_finite && is_finite != 0;
-      bool const is_tied = chunk.optimizer.is_tied(layer);
+      bool const is_tied = chunk.optimizer->is_tied(layer);
       if (!is_tied || std::exchange(counts_tied, false))
         own_.push_back(
             {is_finite != 0 ? sum : std::numeric_limits<double>::infinity(), stage, layer});
@@ -247,12 +249,14 @@ ZBPP_INLINE void step_agreement::step(int chunk, pass_context ctx) {
   auto& own = chunks_[index(chunk)];
   if (waits_ || own.steps_at_once) {
     take_final_step(own, ctx);
-  } else if (will_step_early_ && own.optimizer && !accumulates()) {
+  } else if (own.optimizer == nullptr || accumulates()) {
+    return;
+  } else if (will_step_early_) {
     own.step = progress::early;
-    own.optimizer.step(settings({}, false), ctx);
-  } else if (own.optimizer.holds() && !accumulates()) {
-    own.step = progress::held;
-    own.optimizer.hold(ctx);
+    own.optimizer->step(settings({}, false), ctx);
+  } else {
+    own.step = progress::held;  // before it, so that a failure in it is taken back
+    if (!own.optimizer->hold(ctx)) own.step = progress::none;
   }
 }
 
@@ -268,7 +272,7 @@ ZBPP_INLINE bool step_agreement::follow_ruling(pass_context ctx) {
       waits_ || !may_go_back() || (ruling_.verdict.is_plain() && ruling_.nobody_deferred);
   for (auto& chunk : chunks_) {
     if (chunk.step == progress::early) {
-      holds ? chunk.optimizer.commit(ctx) : chunk.optimizer.undo(ctx);
+      holds ? chunk.optimizer->commit(ctx) : chunk.optimizer->undo(ctx);
       chunk.step = holds ? progress::final : progress::none;
     }
     if (chunk.step != progress::final) take_final_step(chunk, ctx);
@@ -285,7 +289,7 @@ ZBPP_INLINE void step_agreement::settle(step_decision const* ruling, pass_contex
     return;
   }
   for (auto& chunk : chunks_)
-    if (chunk.step == progress::early || chunk.step == progress::held) chunk.optimizer.undo(ctx);
+    if (chunk.step == progress::early || chunk.step == progress::held) chunk.optimizer->undo(ctx);
   forget_step();
 }
 
@@ -312,13 +316,13 @@ ZBPP_INLINE step_settings step_agreement::settings(gradient_verdict const& verdi
 
 ZBPP_INLINE void step_agreement::take_final_step(stage_optimizer& chunk, pass_context ctx) {
   chunk.step = progress::final;
-  if (!chunk.optimizer || accumulates()) return;
+  if (chunk.optimizer == nullptr || accumulates()) return;
   bool const is_alone = is_unagreed_ || chunk.steps_at_once;
   auto const verdict = is_alone ? gradient_verdict{.is_finite = chunk.is_finite} : ruling_.verdict;
   if (verdict.is_finite)
-    chunk.optimizer.step(settings(verdict, true), ctx);
+    chunk.optimizer->step(settings(verdict, true), ctx);
   else
-    chunk.optimizer.skip(ctx);
+    chunk.optimizer->skip(ctx);
 }
 
 ZBPP_INLINE bool step_agreement::may_skip_agreement(

@@ -90,13 +90,13 @@ ZBPP_INLINE void check(training_options const& options) {
 }
 
 /// @throws error (bad_argument) unless a stage has the tied weights that its problem states
-ZBPP_INLINE void check_tied(int stage, bytes stated, bool has_update, optimizer_ref const& given) {
-  auto const weights = given.tied_weights();
+ZBPP_INLINE void check_tied(int stage, bytes stated, bool has_update, optimizer const* given) {
+  auto const weights = given == nullptr ? 0 : given->tied_weights();
+  auto const layers = given == nullptr ? 0 : tied_layers(*given);
   auto const found = weights * static_cast<bytes>(sizeof(float));
-  if ((weights > 0) != (given.tied_layers() > 0))
-    throw error(errc::bad_argument, {.stage = stage}) + "its optimizer says that " +
-        given.tied_layers() + " layers are tied, with " + weights +
-        " weights each; give both or none";
+  if ((weights > 0) != (layers > 0))
+    throw error(errc::bad_argument, {.stage = stage}) + "its optimizer says that " + layers +
+        " layers are tied, with " + weights + " weights each; give both or none";
   if (found == stated) return;
   if (has_update)
     throw error(errc::bad_argument, {.stage = stage}) +
@@ -195,10 +195,10 @@ ZBPP_INLINE step_agreements::step_agreements(
            .optimizer = stage.optimizer(),
            .counts_tied = tied.empty() || s == tied.front(),
            .steps_at_once = at_once[index(s)]});
-      auto const& given = own.back().optimizer;
-      if (!tied.empty() || given.tied_weights() > 0 || given.tied_layers() > 0)
-        check_tied(s, problem.costs(s).tied, stage.has_update(), given);
-      is_host_needed = is_host_needed || given || stage.takes_settings();
+      auto const* const given = own.back().optimizer;
+      bool const ties = given != nullptr && (given->tied_weights() > 0 || tied_layers(*given) > 0);
+      if (!tied.empty() || ties) check_tied(s, problem.costs(s).tied, stage.has_update(), given);
+      is_host_needed = is_host_needed || given != nullptr || stage.takes_settings();
       stages = stages.subspan(1);
     }
   }

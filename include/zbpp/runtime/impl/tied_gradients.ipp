@@ -5,6 +5,8 @@
 
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
+#include <zbpp/model/problem.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/runtime/detail/tied_gradients.hpp>
 
 #include <algorithm>
@@ -16,8 +18,9 @@
 
 namespace zbpp::detail {
 
-ZBPP_INLINE tied_gradients::tied_gradients(
-    program const& program, problem const& problem, int rank, std::span<stage_ref const> stages) {
+ZBPP_INLINE tied_gradients::tied_gradients(rank_setup const& setup) {
+  auto const& program = setup.program;
+  auto const rank = setup.rank;
   auto const row = program.instructions(rank);
   if (std::none_of(row.begin(), row.end(), [](instruction const& i) { return i.is_of_tied(); }))
     return;
@@ -34,18 +37,19 @@ ZBPP_INLINE tied_gradients::tied_gradients(
     if (std::none_of(receivers_.begin(), receivers_.end(), [&](receiver const& known) {
           return known.channel == channel;
         }))
-      receivers_.push_back({channel, problem.transfer()(rank, from, problem.tied_size())});
+      receivers_.push_back(
+          {channel, setup.problem.transfer()(rank, from, setup.problem.tied_size())});
   }
-  for (auto const& stage : stages) optimizers_.push_back(stage.optimizer());
+  for (auto const& stage : setup.stages) optimizers_.push_back(stage.optimizer());
   own_.resize(optimizers_.size());
-  weights_ = index(problem.tied_size()) / sizeof(float);
+  weights_ = index(setup.problem.tied_size()) / sizeof(float);
   sum_.resize(weights_);
 }
 
 ZBPP_INLINE std::span<std::byte const> tied_gradients::read(int chunk, pass_context ctx) {
-  auto const& from = optimizers_[index(chunk)];
+  auto& from = *optimizers_[index(chunk)];
   auto& own = own_[index(chunk)];
-  own.resize(weights_ * index(from.tied_layers()));
+  own.resize(weights_ * index(tied_layers(from)));
   from.read_tied(own, ctx);
   return std::as_bytes(std::span(own));
 }
@@ -70,7 +74,7 @@ ZBPP_INLINE void tied_gradients::add(std::span<std::byte const> gradients) {
 }
 
 ZBPP_INLINE void tied_gradients::write(int chunk, pass_context ctx) const {
-  optimizers_[index(chunk)].write_tied(sum_, ctx);
+  optimizers_[index(chunk)]->write_tied(sum_, ctx);
 }
 
 }  // namespace zbpp::detail
