@@ -195,7 +195,6 @@ using namespace zbpp::test;
 
 static_assert(multi_step_transport<mailbox::transport>);
 static_assert(backend<mailbox::backend>);
-static_assert(proposes<mailbox::backend> && shares_losses<mailbox::backend>);
 
 namespace {
 

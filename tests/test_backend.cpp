@@ -28,12 +28,12 @@ struct without_executor {
   using transport_type = zbpp::in_process;
   using pass_observer = zbpp::virtual_time::pass_observer;
 };
-struct with_an_executor_that_settles_nothing : zbpp::virtual_time {
+struct with_an_executor_that_runs_no_clock : zbpp::virtual_time {
   class executor : public zbpp::virtual_time::executor {
    public:
-    executor(with_an_executor_that_settles_nothing, zbpp::plan const& planned)
+    executor(with_an_executor_that_runs_no_clock, zbpp::plan const& planned)
         : zbpp::virtual_time::executor({}, planned) {}
-    static void settle(std::vector<zbpp::failure> const&) = delete;
+    static void start_run() = delete;
   };
 };
 
@@ -132,7 +132,7 @@ TEST_CASE("the backend concept takes what can run ranks and nothing else", "[bac
   STATIC_REQUIRE(zbpp::backend<zbpp::threads>);
   STATIC_REQUIRE(zbpp::backend<zbpp::virtual_time>);
   STATIC_REQUIRE_FALSE(zbpp::backend<without_executor>);
-  STATIC_REQUIRE_FALSE(zbpp::backend<with_an_executor_that_settles_nothing>);
+  STATIC_REQUIRE_FALSE(zbpp::backend<with_an_executor_that_runs_no_clock>);
   STATIC_REQUIRE_FALSE(zbpp::backend<int>);
 }
 

@@ -58,7 +58,7 @@ template <class Training>
 toy::history run_together(Training& training, int at_once) {
   toy::history result;
   auto& pipe = training.pipe();
-  std::deque<zbpp::started_step<pipeline<cuda::device>>> begun;
+  std::deque<zbpp::started_step> begun;
   for (int i = 0; i < steps; ++i) {
     begun.push_back(pipe.step_async());
     CHECK(begun.back().number() == i);

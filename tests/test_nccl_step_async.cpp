@@ -46,7 +46,7 @@ namespace {
 constexpr int steps = 7;
 constexpr int microbatches = 5;
 
-using started = zbpp::started_step<zbpp::pipeline<nccl::ranks>>;
+using started = zbpp::started_step;
 using change_call = counted_rank::change_call;
 
 void require(bool holds, std::string const& text) {

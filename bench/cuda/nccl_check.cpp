@@ -119,7 +119,7 @@ std::vector<double> losses_of(Pipeline& pipe, int steps_at_once) {
   auto const add = [&all](step_result const& of) {
     all.insert(all.end(), of.losses.begin(), of.losses.end());
   };
-  std::optional<started_step<Pipeline>> before;
+  std::optional<started_step> before;
   for (int i = 0; i < steps; ++i) {
     if (steps_at_once == 1) {
       add(pipe.step());

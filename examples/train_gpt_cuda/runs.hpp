@@ -172,7 +172,7 @@ void run_steps(Pipeline& pipe, std::int64_t count, int at_once, Each const& each
     pipe.run(count, each);
     return;
   }
-  std::deque<zbpp::started_step<Pipeline>> begun;
+  std::deque<zbpp::started_step> begun;
   for (std::int64_t i = 0; i < count; ++i) {
     begun.push_back(pipe.step_async());
     if (std::ssize(begun) < at_once) continue;

@@ -222,6 +222,7 @@ set(ZBPP_CORE_HEADERS
   runtime/detail/arena_core.hpp
   runtime/detail/awaiters.hpp
   runtime/detail/byte_queue.hpp
+  runtime/detail/backend_link.hpp
   runtime/detail/callback.hpp
   runtime/detail/chunk_state.hpp
   runtime/detail/early_w.hpp
@@ -249,6 +250,7 @@ set(ZBPP_CORE_HEADERS
   runtime/engine.hpp
   runtime/engine_run.hpp
   runtime/evaluation.hpp
+  runtime/executor.hpp
   runtime/failure.hpp
   runtime/flow.hpp
   runtime/gradient_state.hpp
@@ -259,6 +261,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/arena_core.ipp
   runtime/impl/chunk_state.ipp
   runtime/impl/early_w.ipp
+  runtime/impl/executor.ipp
   runtime/impl/gradient_reduction.ipp
   runtime/impl/grid_agreement.ipp
   runtime/impl/group.ipp
@@ -268,9 +271,9 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/message.ipp
   runtime/impl/microbatch.ipp
   runtime/impl/object.ipp
-  runtime/impl/pipeline_async.ipp
-  runtime/impl/pipeline_run.ipp
+  runtime/impl/pipeline.ipp
   runtime/impl/pipeline_setup.ipp
+  runtime/impl/program_run.ipp
   runtime/impl/rank_code.ipp
   runtime/impl/refuse_flow.ipp
   runtime/impl/rethrow.ipp

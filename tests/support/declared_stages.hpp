@@ -148,7 +148,7 @@ void check_peaks(plan const& planned, Backend backend, Stage const& stage) {
   std::vector<Stage> stages(zbpp::detail::index(planned.problem().stages()), stage);
   pipeline pipe{planned, backend, stages};
   auto const ranks = planned.problem().ranks();
-  auto const devices = zbpp::detail::devices_of(backend, ranks);
+  auto const devices = zbpp::detail::backend_of<Backend>(backend).devices_of(ranks);
   auto const expected = peak_memory(planned.program(), planned.problem(), devices);
   for (int repeat = 0; repeat < 2; ++repeat) {
     pipe.step();

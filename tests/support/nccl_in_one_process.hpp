@@ -133,11 +133,13 @@ class nccl_in_one_process::executor : public one_process {
     }
   }
 
-  [[nodiscard]] static arena make_memory(int rank) { return arena(cuda::device_memory(rank)); }
-  [[nodiscard]] pass_context context_of(int rank, arena& buffers) noexcept {
+  [[nodiscard]] arena make_memory(int rank) override { return arena(cuda::device_memory(rank)); }
+  [[nodiscard]] pass_context context_of(int rank, arena& buffers) noexcept override {
     return pass_context(buffers, backend_kind::cuda, &at(rank));
   }
-  [[nodiscard]] static cuda::device_guard enter(int rank) { return cuda::device_guard(rank); }
+  [[nodiscard]] std::shared_ptr<void> enter(int rank) override {
+    return std::make_shared<cuda::device_guard>(rank);
+  }
   [[nodiscard]] std::unique_ptr<nccl::detail::transport> make_transport(
       program const& code, traffic const& messages, problem const&) {
     std::vector<cuda::device_context*> contexts;

@@ -6,27 +6,22 @@
 #pragma once
 
 #include <zbpp/analysis/plan.hpp>
-#include <zbpp/error.hpp>
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/problem.hpp>
-#include <zbpp/model/program.hpp>
 #include <zbpp/model/timeline.hpp>
 #include <zbpp/planner/search.hpp>
-#include <zbpp/runtime/backend.hpp>
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/rank_grid.hpp>
 #include <zbpp/runtime/step_result.hpp>
 
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace zbpp {
+
+class pipeline_core;
 
 /// Says when to plan again, and which plans to run.
 struct replan_settings {
@@ -78,18 +73,6 @@ struct plan_switch {
 /// Gets a line for each event; called by the thread that steps.
 using report_call = std::function<void(std::string const&)>;
 
-namespace detail {
-
-/// Lets the pipelines of a grid that run one plan decide by one measured step.
-/// @param grid  gives that of the pipeline
-/// @param reduces  whether its replicas add gradients up
-/// @throws error (bad_argument) where they cannot change their plan after the same step;
-///         (no_agreement) where they have other settings
-[[nodiscard]] replan_settings decide_together(
-    std::function<rank_grid&()> grid, bool reduces, replan_settings settings);
-
-}  // namespace detail
-
 /// Decides, from one measured step after another, which plan runs next.
 ///
 ///     replanner again(pipe, {.least_gain = 0.05});
@@ -108,16 +91,8 @@ class replanner {
   /// @throws error as below; (bad_argument) also when searches run in the background, or stages
   ///         move, in a grid whose pipelines run one plan; (no_agreement) when these have other
   ///         settings
-  template <backend Backend>
   explicit replanner(
-      pipeline<Backend>& pipe, replan_settings settings = {}, report_call on_report = {})
-      : replanner(
-            pipe.planned(),
-            detail::decide_together(
-                [&pipe]() -> rank_grid& { return pipe.grid(); },
-                reduces_gradients(pipe.planned().program()),
-                std::move(settings)),
-            std::move(on_report)) {}
+      pipeline_core& pipe, replan_settings settings = {}, report_call on_report = {});
   /// Decides for a loop of its own that runs a plan.
   /// @param on_report  what it throws, `after` throws; `current` is what comes next all the same
   /// @throws error (bad_argument) for a setting that is out of range, or when two contradict each
@@ -145,16 +120,7 @@ class replanner {
   /// Has a pipeline run the plan that comes next, if it runs another one. A plan that cannot run is
   /// refused, and the one before goes on.
   /// @throws as `pipeline::take` where there is none before
-  template <backend Backend>
-  void apply_to(pipeline<Backend>& pipe) {
-    if (pipe.planned().schedule() == current().schedule()) return;
-    try {
-      pipe.take(current());
-    } catch (...) {
-      if (!pipe.has_plan() || !refuse_plan(detail::text_of(std::current_exception()))) throw;
-      apply_to(pipe);
-    }
-  }
+  void apply_to(pipeline_core& pipe);
 
   [[nodiscard]] plan const& current() const noexcept;
   [[nodiscard]] std::vector<plan_switch> const& switches() const noexcept;

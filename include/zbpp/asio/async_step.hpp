@@ -88,7 +88,6 @@ class step_waiter_of final : public step_waiter {
 /// stepper. It may start the next step. A step cannot be cancelled.
 ///
 /// Any thread may call. Nobody else uses the pipeline while a step is under way.
-template <class Pipeline>
 class async_stepper {
  public:
   /// What a step completes with: null and the result, which the next step overwrites, or what the
@@ -96,7 +95,7 @@ class async_stepper {
   using signature = void(std::exception_ptr, step_result const*);
 
   /// Starts the thread. The pipeline must outlive the stepper. @throws std::system_error
-  explicit async_stepper(Pipeline& pipe) : pipe_(&pipe), thread_([this] { serve(); }) {}
+  explicit async_stepper(pipeline_core& pipe) : pipe_(&pipe), thread_([this] { serve(); }) {}
   async_stepper(async_stepper const&) = delete;
   async_stepper& operator=(async_stepper const&) = delete;
   /// Waits for the step under way; its handler is still called.
@@ -114,17 +113,17 @@ class async_stepper {
   ///               what the step threw
   template <::boost::asio::completion_token_for<signature> Token>
   auto async_step(Token&& token) {
-    return start(&Pipeline::step, std::forward<Token>(token));
+    return start(&pipeline_core::step, std::forward<Token>(token));
   }
 
   /// Starts `evaluate()`; as `async_step`.
   template <::boost::asio::completion_token_for<signature> Token>
   auto async_evaluate(Token&& token) {
-    return start(&Pipeline::evaluate, std::forward<Token>(token));
+    return start(&pipeline_core::evaluate, std::forward<Token>(token));
   }
 
  private:
-  using work = step_result const& (Pipeline::*)();
+  using work = step_result const& (pipeline_core::*)();
 
   template <class Token>
   auto start(work call, Token&& token) {
@@ -173,7 +172,7 @@ class async_stepper {
     }
   }
 
-  Pipeline* pipe_;
+  pipeline_core* pipe_;
   std::mutex mutex_;
   std::condition_variable wake_;
   detail::step_waiter* waiter_ = nullptr;  // for the step that is to be run

@@ -14,8 +14,7 @@
 #include <zbpp/model/costs.hpp>
 #include <zbpp/model/pass.hpp>
 #include <zbpp/runtime/agreement.hpp>
-#include <zbpp/runtime/arena.hpp>
-#include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/runtime/executor.hpp>
 #include <zbpp/runtime/run_options.hpp>
 
 #include <chrono>
@@ -89,17 +88,10 @@ template <class Engine>
 /// supervisor().report(engine.what_failed());
 /// supervisor().end();
 /// ```
-class one_rank {
+class one_rank : public executor {
  public:
-  one_rank(one_rank const&) = delete;
-  one_rank& operator=(one_rank const&) = delete;
-  [[nodiscard]] std::span<int const> ranks() const noexcept { return supervisor_.ranks(); }
-  /// @return the memory of the rank: the heap, unless an executor says otherwise
-  [[nodiscard]] static arena make_memory(int) { return arena(); }
-  /// @return where its passes run: on the calling thread, unless an executor says otherwise
-  [[nodiscard]] static pass_context context_of(int, arena& memory) noexcept {
-    return pass_context(memory);
-  }
+  [[nodiscard]] std::span<int const> ranks() const noexcept override { return supervisor_.ranks(); }
+  [[nodiscard]] bool has_other_processes() const noexcept override { return true; }
   /// Does nothing: a clock starts when it is made.
   static constexpr void start_run() noexcept {}
   /// @return a clock that starts now, unless an executor has another one
@@ -114,20 +106,22 @@ class one_rank {
 
   /// Ends the run, since the pipeline cannot be made here.
   /// @throws the first failure of the run: the reason, unless there is one already
-  void refuse(std::exception_ptr const& reason) {
+  void refuse(std::exception_ptr const& reason) override {
     prepare([&] { std::rethrow_exception(reason); });
   }
 
-  [[nodiscard]] bool shares_losses() const noexcept { return shares_losses_; }
+  [[nodiscard]] bool shares_losses() const noexcept override { return shares_losses_; }
   /// Gives them to all ranks; blocks until those of the last stage's rank are here.
-  void share_losses(std::span<double> losses, int from) { supervisor_.share(losses, from); }
+  void share_losses(std::span<double> losses, int from) override {
+    supervisor_.share(losses, from);
+  }
   /// Tells all ranks what this one asks for after a step; does not block.
-  void propose(after_step next) { supervisor_.channel().propose(next); }
-  [[nodiscard]] after_step decision() { return supervisor_.channel().decision(); }
+  void propose(after_step next) override { supervisor_.channel().propose(next); }
+  after_step decision() override { return supervisor_.channel().decision(); }
   /// Blocks until all ranks know all failures, and adds those of the others.
-  void settle(std::vector<failure>& failures) { supervisor_.settle(failures); }
+  void settle(std::vector<failure>& failures) override { supervisor_.settle(failures); }
   /// Tells the others that the pipeline is destroyed here.
-  void leave() { supervisor_.leave(); }
+  void leave() override { supervisor_.leave(); }
 
  protected:
   /// Checks with all ranks that they have the same plan.
@@ -151,7 +145,7 @@ class one_rank {
             with_losses(std::move(more), shares_losses),
             std::move(ranks)),
         shares_losses_(shares_losses) {}
-  ~one_rank() = default;
+  ~one_rank() override = default;
   [[nodiscard]] step_supervisor& supervisor() noexcept { return supervisor_; }
   [[nodiscard]] control& control_channel() const noexcept { return supervisor_.channel(); }
   /// Lets the stages of the rank get ready, after a call that the user wants on their thread.

@@ -107,12 +107,16 @@ class device::executor : public one_process {
     }
   }
 
-  [[nodiscard]] arena make_memory(int rank) { return arena(memory_(launcher_.at(rank).device())); }
-  [[nodiscard]] pass_context context_of(int rank, arena& buffers) noexcept {
+  [[nodiscard]] arena make_memory(int rank) override {
+    return arena(memory_(launcher_.at(rank).device()));
+  }
+  [[nodiscard]] pass_context context_of(int rank, arena& buffers) noexcept override {
     return pass_context(buffers, backend_kind::cuda, &launcher_.at(rank));
   }
   /// Makes the device of a rank current. @return what makes the one before current again
-  [[nodiscard]] device_guard enter(int rank) { return device_guard(launcher_.at(rank).device()); }
+  [[nodiscard]] std::shared_ptr<void> enter(int rank) override {
+    return std::make_shared<device_guard>(launcher_.at(rank).device());
+  }
   [[nodiscard]] std::unique_ptr<detail::p2p_transport> make_transport(
       program const& program, traffic const& messages, problem const& /*problem*/) {
     for (auto const& each : messages.channels())
@@ -129,7 +133,7 @@ class device::executor : public one_process {
   /// Gets all ranks ready for a run of steps.
   /// @param turn  of the step among those at once
   void start_run(std::size_t turn = 0) { launcher_.start_run(turn); }
-  [[nodiscard]] int steps_at_once() const noexcept { return steps_at_once_; }
+  [[nodiscard]] int steps_at_once() const noexcept override { return steps_at_once_; }
   [[nodiscard]] pass_observer observer_of(int rank) noexcept { return launcher_.observer_of(rank); }
   /// Lets the stages of every rank get ready.
   /// @throws error (bad_argument) when one has an optimizer and steps are replayed
@@ -190,7 +194,7 @@ class device::executor : public one_process {
     return true;
   }
   /// Waits for what a failure had optimizers take back.
-  void settle(std::vector<failure>&) noexcept { launcher_.synchronize(); }
+  void settle(std::vector<failure>&) noexcept override { launcher_.synchronize(); }
 
  private:
   [[nodiscard]] std::vector<device_context*> contexts() {

@@ -100,14 +100,16 @@ class ranks::executor : public asio::one_rank {
   ///         says who differs in what; the failure of the run
   executor(mpi::ranks by, plan const& planned);
 
-  [[nodiscard]] rank_grid* grid_of(int) noexcept {
+  [[nodiscard]] rank_grid* grid_of(int) noexcept override {
     return groups_ == nullptr ? nullptr : &groups_->grid();
   }
   [[nodiscard]] wakeup* wakeup_of(int) noexcept { return &wakeup_; }
   /// @return true: the rank has this process to itself
-  [[nodiscard]] static constexpr bool waits_idle() noexcept { return true; }
+  [[nodiscard]] bool waits_idle() const noexcept override { return true; }
 
-  [[nodiscard]] bool records_messages() const noexcept { return settings_.records_messages; }
+  [[nodiscard]] bool records_messages() const noexcept override {
+    return settings_.records_messages;
+  }
 
   [[nodiscard]] std::unique_ptr<detail::transport> make_transport(
       program const& program, traffic const& messages, problem const& problem);
@@ -141,7 +143,7 @@ class ranks::executor : public asio::one_rank {
   }
 
   /// Blocks until all ranks know all failures, and adds those of the others.
-  void settle(std::vector<failure>& failures);
+  void settle(std::vector<failure>& failures) override;
 
  private:
   // What one program has beside its transport.

@@ -12,11 +12,12 @@
 
 namespace zbpp {
 
+class pipeline_core;
+
 /// Names a step that `pipeline::step_async` has begun; cheap to copy, valid as the pipeline is.
-template <class Pipeline>
 class started_step {
  public:
-  started_step(Pipeline& pipe, std::int64_t ticket, std::int64_t number) noexcept
+  started_step(pipeline_core& pipe, std::int64_t ticket, std::int64_t number) noexcept
       : pipe_(&pipe), ticket_(ticket), number_(number) {}
 
   /// @return the number of the step, from 0
@@ -25,10 +26,10 @@ class started_step {
   /// @return its result, which lasts until as many more steps have begun as may be under way
   /// @throws what failed, in this step or in one before it, as `step` does: `steps()` is then the
   ///         number of the step that failed; error (bad_argument) when the result has gone
-  step_result const& get() const { return pipe_->result_of(ticket_); }
+  step_result const& get() const;
 
  private:
-  Pipeline* pipe_;
+  pipeline_core* pipe_;
   std::int64_t ticket_;
   std::int64_t number_;
 };

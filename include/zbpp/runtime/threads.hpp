@@ -9,6 +9,7 @@
 #include <zbpp/model/pass.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
+#include <zbpp/runtime/executor.hpp>
 #include <zbpp/runtime/in_process.hpp>
 #include <zbpp/runtime/in_process_grid.hpp>
 #include <zbpp/runtime/rank_grid.hpp>
@@ -84,17 +85,17 @@ class threads::executor : public one_process {
   /// @throws error (bad_argument) when a setting is negative, or the place is in a grid whose
   ///         pipelines have another number of ranks; std::system_error
   executor(threads settings, plan const& planned);
-  executor(executor const&) = delete;
-  executor& operator=(executor const&) = delete;
-  ~executor();
+  ~executor() override;
 
   [[nodiscard]] wakeup* wakeup_of(int rank) noexcept {
     return &wakeups_[detail::index(std::int64_t{rank} * count_ / ranks_)].wake;
   }
-  [[nodiscard]] rank_grid* grid_of(int rank) { return settings_.place.grid_of(rank); }
+  [[nodiscard]] rank_grid* grid_of(int rank) override { return settings_.place.grid_of(rank); }
   /// @return whether each rank has a thread of its own
-  [[nodiscard]] bool waits_idle() const noexcept { return count_ == ranks_; }
-  [[nodiscard]] bool records_messages() const noexcept { return settings_.records_messages; }
+  [[nodiscard]] bool waits_idle() const noexcept override { return count_ == ranks_; }
+  [[nodiscard]] bool records_messages() const noexcept override {
+    return settings_.records_messages;
+  }
   /// Starts the clocks of all ranks.
   void start_run() noexcept { epoch_ = pass_observer::clock(); }
   [[nodiscard]] pass_observer observer_of(int /*rank*/) const noexcept {
@@ -171,7 +172,7 @@ class threads::executor : public one_process {
 #if !defined(ZBPP_SEPARATE_COMPILATION)
 #include <zbpp/runtime/impl/threads.ipp>
 #else
-#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/detail/backend_link.hpp>
 
-extern template class zbpp::pipeline<zbpp::threads>;
+extern template class zbpp::detail::backend_of<zbpp::threads>;
 #endif

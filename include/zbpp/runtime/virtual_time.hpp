@@ -10,6 +10,7 @@
 #include <zbpp/model/problem.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine.hpp>
+#include <zbpp/runtime/executor.hpp>
 #include <zbpp/runtime/in_process.hpp>
 #include <zbpp/runtime/in_process_grid.hpp>
 #include <zbpp/runtime/rank_grid.hpp>
@@ -108,11 +109,11 @@ struct virtual_time {
 
     /// @return null: no thread sleeps
     [[nodiscard]] static constexpr wakeup* wakeup_of(int /*rank*/) noexcept { return nullptr; }
-    [[nodiscard]] rank_grid* grid_of(int rank) { return place_.grid_of(rank); }
+    [[nodiscard]] rank_grid* grid_of(int rank) override { return place_.grid_of(rank); }
     /// @return true: each rank has a clock of its own
-    [[nodiscard]] static constexpr bool waits_idle() noexcept { return true; }
-    [[nodiscard]] bool records_messages() const noexcept { return records_messages_; }
-    [[nodiscard]] problem const& stated() const noexcept { return stated_; }
+    [[nodiscard]] bool waits_idle() const noexcept override { return true; }
+    [[nodiscard]] bool records_messages() const noexcept override { return records_messages_; }
+    [[nodiscard]] problem const* stated() const noexcept override { return &stated_; }
     /// Does nothing: `observer_of` gives clocks that start at 0.
     static constexpr void start_run() noexcept {}
     /// @return the clock of a rank at the start of a run
@@ -152,7 +153,7 @@ struct virtual_time {
 }  // namespace zbpp
 
 #if defined(ZBPP_SEPARATE_COMPILATION)
-#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/detail/backend_link.hpp>
 
-extern template class zbpp::pipeline<zbpp::virtual_time>;
+extern template class zbpp::detail::backend_of<zbpp::virtual_time>;
 #endif

@@ -11,6 +11,7 @@
 #include <zbpp/io/text.hpp>
 #include <zbpp/model/containers.hpp>
 #include <zbpp/model/detail/median.hpp>
+#include <zbpp/model/program.hpp>
 #include <zbpp/model/scaled_costs.hpp>
 #include <zbpp/planner/detail/search_budget.hpp>
 #include <zbpp/planner/detail/stage_per_layer.hpp>
@@ -19,6 +20,8 @@
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/runtime/agreement.hpp>
 #include <zbpp/runtime/group.hpp>
+#include <zbpp/runtime/pipeline.hpp>
+#include <zbpp/runtime/rank_grid.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -196,9 +199,13 @@ class plan_lookup {
   return items;
 }
 
-ZBPP_INLINE replan_settings
-decide_together(std::function<rank_grid&()> grid, bool reduces, replan_settings settings) {
-  auto const partners = partners_in(grid(), reduces);
+/// Lets the pipelines of a grid that run one plan decide by one measured step.
+/// @throws error (bad_argument) where they cannot change their plan after the same step;
+///         (no_agreement) where they have other settings
+[[nodiscard]] ZBPP_INLINE replan_settings
+decide_together(pipeline_core& pipe, replan_settings settings) {
+  bool const reduces = reduces_gradients(pipe.planned().program());
+  auto const partners = partners_in(pipe.grid(), reduces);
   if (partners.empty()) return settings;
   require(
       !settings.in_background && !settings.moves_stages,
@@ -209,16 +216,16 @@ decide_together(std::function<rank_grid&()> grid, bool reduces, replan_settings 
         *members,
         items_of(settings),
         "pipelines of a grid change plans together; give all the same");
-  settings.gather = [grid = std::move(grid), reduces, own = std::move(settings.gather)](
+  settings.gather = [&pipe, reduces, own = std::move(settings.gather)](
                         plan const& running, timeline const& measured) {
     auto line = measured;
     try {
       if (own) line = own(running, measured);
     } catch (...) {  // ends the steps of the partners, which would wait for this pipeline
-      grid().fail(std::current_exception());
+      pipe.grid().fail(std::current_exception());
       throw;
     }
-    return longest_of(partners_in(grid(), reduces), std::move(line));
+    return longest_of(partners_in(pipe.grid(), reduces), std::move(line));
   };
   return settings;
 }
@@ -473,6 +480,12 @@ class replanner::watch {
 
 ZBPP_INLINE replanner::replanner(plan const& first, replan_settings settings, report_call on_report)
     : watch_(std::make_unique<watch>(first, std::move(settings), std::move(on_report))) {}
+ZBPP_INLINE replanner::replanner(
+    pipeline_core& pipe, replan_settings settings, report_call on_report)
+    : replanner(
+          pipe.planned(),
+          detail::decide_together(pipe, std::move(settings)),
+          std::move(on_report)) {}
 ZBPP_INLINE replanner::replanner(replanner&&) noexcept = default;
 ZBPP_INLINE replanner& replanner::operator=(replanner&&) noexcept = default;
 ZBPP_INLINE replanner::~replanner() = default;
@@ -487,6 +500,16 @@ ZBPP_INLINE bool replanner::refuse_plan(std::string const& why) {
   watch_->report_all();
   return has_before;
 }
+ZBPP_INLINE void replanner::apply_to(pipeline_core& pipe) {
+  if (pipe.planned().schedule() == current().schedule()) return;
+  try {
+    pipe.take(current());
+  } catch (...) {
+    if (!pipe.has_plan() || !refuse_plan(detail::text_of(std::current_exception()))) throw;
+    apply_to(pipe);
+  }
+}
+
 ZBPP_INLINE plan const& replanner::current() const noexcept { return watch_->current(); }
 ZBPP_INLINE std::vector<plan_switch> const& replanner::switches() const noexcept {
   return watch_->switches();

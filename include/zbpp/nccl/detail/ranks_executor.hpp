@@ -91,15 +91,19 @@ class ranks::executor : public asio::one_rank {
     });
   }
 
-  [[nodiscard]] rank_grid* grid_of(int) noexcept {
+  [[nodiscard]] rank_grid* grid_of(int) noexcept override {
     return groups_ == nullptr ? nullptr : &groups_->grid();
   }
-  [[nodiscard]] arena make_memory(int) { return arena(settings_.memory(context().device())); }
-  [[nodiscard]] pass_context context_of(int, arena& buffers) noexcept {
+  [[nodiscard]] arena make_memory(int) override {
+    return arena(settings_.memory(context().device()));
+  }
+  [[nodiscard]] pass_context context_of(int, arena& buffers) noexcept override {
     return pass_context(buffers, backend_kind::cuda, &context());
   }
   /// Makes the device of the rank current. @return what makes the one before current again
-  [[nodiscard]] cuda::device_guard enter(int) { return cuda::device_guard(context().device()); }
+  [[nodiscard]] std::shared_ptr<void> enter(int) override {
+    return std::make_shared<cuda::device_guard>(context().device());
+  }
   [[nodiscard]] wakeup* wakeup_of(int rank) { return launcher_.wakeup_of(rank); }
   /// Gets the rank ready for a run of steps.
   /// @param turn  of the step among those at once
@@ -200,7 +204,7 @@ class ranks::executor : public asio::one_rank {
   void run(std::vector<Engine>& engines, detail::transport& transport, step_status& status) {
     steps_.run(engines, at(transport), status);
   }
-  [[nodiscard]] int steps_at_once() const noexcept { return settings_.steps_at_once; }
+  [[nodiscard]] int steps_at_once() const noexcept override { return settings_.steps_at_once; }
   /// Issues a step, or replays it, after those that are under way, and returns.
   /// @param turn  of the step among those at once
   /// @throws error (bad_argument) where ranks exchange states of gradients
@@ -229,7 +233,7 @@ class ranks::executor : public asio::one_rank {
   }
 
   /// Blocks until all ranks know all failures, and adds those of other ranks.
-  void settle(std::vector<failure>& failures) {
+  void settle(std::vector<failure>& failures) override {
     steps_.settle_device();  // what optimizers take back
     if (!std::exchange(is_over_, true))
       if (auto lost = detail::loss_of_device(context(), supervisor().rank(), failures)) {

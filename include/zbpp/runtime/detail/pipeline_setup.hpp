@@ -6,12 +6,10 @@
 #include <zbpp/analysis/plan.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/arena.hpp>
-#include <zbpp/runtime/backend.hpp>
-#include <zbpp/runtime/engine.hpp>
 #include <zbpp/runtime/rank_grid.hpp>
+#include <zbpp/runtime/rank_memory.hpp>
 #include <zbpp/runtime/run_options.hpp>
 #include <zbpp/runtime/stage.hpp>
-#include <zbpp/runtime/training.hpp>
 
 #include <algorithm>  // declares std::ranges::range and its kin, for less than <ranges>
 #include <concepts>
@@ -26,27 +24,6 @@ template <class Stages>
 concept refers_to_stages =
     std::is_lvalue_reference_v<Stages> || std::ranges::borrowed_range<Stages> ||
     std::same_as<std::ranges::range_value_t<Stages>, stage_ref>;
-
-/// @return the devices on which a backend runs the ranks of this process, by rank, where those on
-///         one hand messages over; empty where no two ranks do
-template <class Backend>
-[[nodiscard]] std::vector<int> devices_of(Backend const& backend, int ranks) {
-  if constexpr (shares_devices<Backend>)
-    return backend.devices_of(ranks);
-  else
-    return {};
-}
-
-/// @throws error (bad_argument) when W are to move at run time, and ranks do not wait idle
-template <class Backend>
-void check_on_stall(typename Backend::executor const& executor, stall_options const& on_stall) {
-  bool is_idle = false;
-  if constexpr (runs_on_stall<Backend>) is_idle = executor.waits_idle();
-  require(
-      is_idle || !on_stall.runs_w,
-      "on_stall.runs_w needs ranks that each wait on a thread of their own: threads with one per "
-      "rank, virtual_time or asio::tcp");
-}
 
 /// @throws error (bad_argument) unless the replicas of a rank are those that its plan adds
 ///         gradients up over, and its stages have optimizers that can
