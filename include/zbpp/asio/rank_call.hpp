@@ -20,7 +20,8 @@ enum class call_kind : std::uint8_t {
   broadcast,
   agree,
   make_pipeline,
-  run,  ///< `step`, `run` or `evaluate` of a pipeline
+  run,               ///< `step`, `run` or `evaluate` of a pipeline
+  destroy_pipeline,  ///< no call that others make in turn
 };
 
 /// Describes a call that all ranks make, and which part of it a rank begins.

@@ -62,7 +62,12 @@ struct roster {
 };
 
 /// Says what a collective call does.
-enum class collective : std::uint8_t { all_gather, broadcast, barrier };
+enum class collective : std::uint8_t {
+  all_gather,
+  broadcast,
+  barrier,
+  maximum,  ///< of one byte of each rank; it blocks nobody
+};
 
 /// Names a collective call.
 [[nodiscard]] constexpr std::string_view to_string(collective kind) noexcept {
@@ -70,6 +75,7 @@ enum class collective : std::uint8_t { all_gather, broadcast, barrier };
     case collective::all_gather: return "all_gather";
     case collective::broadcast: return "broadcast";
     case collective::barrier: return "barrier";
+    case collective::maximum: return "maximum";
   }
   return "unknown";
 }

@@ -84,8 +84,8 @@ class client final : public connection_owner {
  public:
   /// Sends to rank 0 where that is this process.
   using local_sender = std::function<void(control_kind, blob)>;
-  /// The same for a pipeline that begins to run: at once, and without a copy.
-  using local_call = std::function<void(rank_call const&)>;
+  /// The same for what ranks note: at once, and without a copy.
+  using local_note = std::function<void(rank_call const&)>;
   enum class state { joining, refused, running, stopping, over };
 
   client(net::io_context& io, int rank, rendezvous_settings const& settings)
@@ -98,9 +98,9 @@ class client final : public connection_owner {
         others_notice_(io) {}
 
   /// Connects to a coordinator in this process.
-  void use(local_sender to_rank_0, local_call begins) {
+  void use(local_sender to_rank_0, local_note notes) {
     to_coordinator_ = std::move(to_rank_0);
-    begins_ = std::move(begins);
+    notes_ = std::move(notes);
     pulse_.start();
   }
   /// Connects to rank 0 by a connection, and asks to join.
@@ -127,18 +127,17 @@ class client final : public connection_owner {
   void receive(control_kind kind, std::span<std::byte const> payload) {
     switch (kind) {
       case control_kind::heartbeat: return;
-      case control_kind::refuse: return be_refused(read<rank_failure>(payload));
       case control_kind::welcome: return start(read<roster>(payload));
       case control_kind::outcome:
         return take(read<collective_outcome>(payload, settings_.largest_blob));
-      case control_kind::decide: return take(read<after_step>(payload));
-      case control_kind::stop: return stop(read<rank_failure>(payload));
+      case control_kind::stop:
+        return state_ == state::joining ? be_refused(read<rank_failure>(payload))
+                                        : stop(read<rank_failure>(payload));
       case control_kind::all_informed: return note_all_informed();
       case control_kind::verdict: end(read_failures(payload)); return note_all_informed();
       case control_kind::bye:
         last_call_ = read_number<std::uint64_t>(payload);
         return lose_coordinator({}, left());
-      case control_kind::query: return send(control_kind::reply);
       default: throw wrong_kind(kind, "is for rank 0");
     }
   }
@@ -163,7 +162,7 @@ class client final : public connection_owner {
   }
   /// Says that nothing runs here any more: rank 0 need not wait for further failures of this rank.
   void settle() {
-    if (state_ == state::stopping && !is_settled_) send(control_kind::ended);
+    if (state_ == state::stopping && !is_settled_) tell(stop_progress::ended);
     is_settled_ = true;
   }
 
@@ -171,13 +170,10 @@ class client final : public connection_owner {
   /// @param by  the call of the user that makes it
   void call(collective kind, int root, std::span<std::byte const> part, rank_call const& by) {
     outcome_.reset();
-    collective_call const own_call{sequence_++, kind, root, blob(part.begin(), part.end()), by};
     ++calls_;
     pending_ = by;
-    if (coordinator_left_)
-      end_alone({0, -1, -1, -1}, left());
-    else
-      send(control_kind::call, write(own_call));
+    awaited_ = sequence_;
+    send_call({0, kind, root, blob(part.begin(), part.end()), by});
   }
   /// Notes that a pipeline begins to run, which all ranks do in the same order. Blocks nobody: what
   /// is wrong with it is the failure of the run.
@@ -185,24 +181,18 @@ class client final : public connection_owner {
     if (state_ != state::running) return;
     ++calls_;
     run_ = by;
-    if (coordinator_left_) {
-      if (calls_ > last_call_) end_alone({0, -1, -1, -1}, left());
-    } else if (connection_ != nullptr) {
-      wire_.clear();
-      fields(wire_, by);
-      connection_->send_small(control_kind::begin, wire_.bytes());
-    } else if (begins_) {
-      begins_(by);
-    }
+    is_running_ = true;
+    if (!coordinator_left_)
+      note(by);
+    else if (calls_ > last_call_)
+      end_alone({0, -1, -1, -1}, left());
   }
   /// Notes that it no longer runs.
-  void end_run() noexcept { run_.reset(); }
+  void end_run() noexcept { is_running_ = false; }
   /// Notes that this rank has destroyed a pipeline, whose connections close after this.
   void leave_pipeline(std::int32_t pipeline) {
-    if (state_ != state::running || coordinator_left_) return;
-    wire_writer to;
-    to.put(pipeline);
-    send(control_kind::leave, to.take());
+    if (state_ == state::running && !coordinator_left_)
+      note({.kind = call_kind::destroy_pipeline, .pipeline = pipeline});
   }
   [[nodiscard]] bool has_outcome() const noexcept { return outcome_.has_value(); }
   [[nodiscard]] std::vector<blob> take_outcome() {
@@ -214,11 +204,8 @@ class client final : public connection_owner {
   /// Tells rank 0 what this rank asks for after a step; `decision` gives what comes of it.
   void propose(after_step next) {
     decision_.reset();
-    has_proposed_ = true;
-    if (coordinator_left_)
-      end_alone({0, -1, -1, -1}, left());
-    else
-      send(control_kind::propose, write(next));
+    proposal_ = sequence_;
+    send_call({0, collective::maximum, 0, write(next), run_});
   }
   [[nodiscard]] std::optional<after_step> decision() const noexcept { return decision_; }
 
@@ -266,9 +253,9 @@ class client final : public connection_owner {
   [[nodiscard]] bool is_told_of_failure() const noexcept {
     return is_told_of_failure_.load(std::memory_order_acquire);
   }
-  /// @return what ended the run, or refused this rank; where something has
+  /// @return what ended the run, or refused this rank, as far as it is known; where something has
   [[nodiscard]] rank_failure first_failure() const {
-    return first_ ? *first_ : failures_.empty() ? rank_failure{} : failures_.front();
+    return !failures_.empty() ? failures_.front() : first_.value_or(rank_failure{});
   }
   /// @return whether the other end may still be reading what was sent last
   [[nodiscard]] bool is_connected() const noexcept {
@@ -299,18 +286,36 @@ class client final : public connection_owner {
     state_ = state::running;
   }
 
+  void send_call(collective_call made) {
+    made.sequence = sequence_++;
+    if (coordinator_left_)
+      end_alone({0, -1, -1, -1}, left());
+    else
+      send(control_kind::call, write(made));
+  }
+  // At once and without a copy, since each step begins so.
+  void note(rank_call const& call) {
+    if (connection_ != nullptr) {
+      wire_.clear();
+      fields(wire_, call);
+      connection_->send_small(control_kind::note, wire_.bytes());
+    } else if (notes_) {
+      notes_(call);
+    }
+  }
+  void tell(stop_progress reached) { send(control_kind::stopping, write(reached)); }
+
   void take(collective_outcome outcome) {
     if (state_ != state::running) return;
-    if (outcome.sequence + 1 != sequence_)
+    if (outcome.sequence == proposal_ && outcome.parts.size() == 1) {
+      decision_ = read<after_step>(outcome.parts.front());
+      proposal_.reset();
+    } else if (outcome.sequence == awaited_) {
+      outcome_ = std::move(outcome);
+      awaited_.reset();
+    } else {
       throw error(errc::bad_format, "an answer to another collective call");
-    outcome_ = std::move(outcome);
-  }
-
-  void take(after_step next) {
-    if (state_ != state::running) return;
-    if (!std::exchange(has_proposed_, false))
-      throw error(errc::bad_format, "an answer to no proposal");
-    decision_ = next;
+    }
   }
 
   void stop(rank_failure first) {
@@ -322,7 +327,7 @@ class client final : public connection_owner {
       calls_of_failure_.on_failure(*first_);
     else
       is_settled_ = true;  // nothing runs here
-    send(is_settled_ ? control_kind::ended : control_kind::informed);
+    tell(is_settled_ ? stop_progress::ended : stop_progress::informed);
   }
 
   void note_all_informed() {
@@ -355,13 +360,13 @@ class client final : public connection_owner {
   [[nodiscard]] bool waits_for_outcome() const noexcept { return pending_ && !outcome_; }
   // Whether a call or a report waits for what rank 0 makes of it.
   [[nodiscard]] bool needs_coordinator() const noexcept {
-    return waits_for_outcome() || has_proposed_ || !own_.empty();
+    return waits_for_outcome() || proposal_ || !own_.empty();
   }
   // What is wrong where rank 0 said goodbye and is needed.
   [[nodiscard]] std::string left() const {
-    auto const& call = waits_for_outcome() ? pending_ : run_;
-    return left_text(
-        call ? "rank " + std::to_string(rank_) + " called " + call->name() : std::string());
+    if (!waits_for_outcome() && !is_running_ && !proposal_) return left_text({});
+    auto const& call = waits_for_outcome() ? *pending_ : run_;
+    return left_text("rank " + std::to_string(rank_) + " called " + call.name());
   }
 
   void beat(bool was_late) {
@@ -402,7 +407,7 @@ class client final : public connection_owner {
   silence_limit silence_;
   timeout others_notice_;  // that rank 0 is gone
   local_sender to_coordinator_;
-  local_call begins_;
+  local_note notes_;
   std::shared_ptr<control_connection> connection_;
   std::function<void(std::string const&)> when_lost_;
   failure_calls calls_of_failure_;
@@ -412,11 +417,13 @@ class client final : public connection_owner {
   std::uint64_t sequence_ = 0;
   std::uint64_t calls_ = 0;           // collective ones, and those that ran a pipeline
   std::optional<rank_call> pending_;  // the collective one whose outcome was not taken
-  std::optional<rank_call> run_;      // of the pipeline that runs
+  rank_call run_;                     // of the pipeline that ran last
+  bool is_running_ = false;           // it still does
   wire_writer wire_;                  // for one call after the other
   std::optional<collective_outcome> outcome_;
-  bool has_proposed_ = false;  // and has no answer yet
   std::optional<after_step> decision_;
+  std::optional<std::uint64_t> awaited_;   // the call without an outcome that blocks this rank
+  std::optional<std::uint64_t> proposal_;  // that without a decision
   bool coordinator_left_ = false;
   std::uint64_t last_call_ = 0;  // of rank 0, where it has left
   bool is_settled_ = false;

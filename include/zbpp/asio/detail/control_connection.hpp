@@ -47,28 +47,27 @@ namespace zbpp::asio::detail {
 
 /// Says what a frame of a control connection holds.
 enum class control_kind : std::uint8_t {
-  join,       ///< to rank 0: join_request, the first frame
-  heartbeat,  ///< to rank 0: progress_report; to others: nothing
-  call,       ///< to rank 0: collective_call
-  report,     ///< to rank 0: rank_failure
-  informed,   ///< to rank 0: nothing; what runs here knows of the failure, and ends
-  ended,      ///< to rank 0: nothing; this rank has stopped
-  bye,        ///< to rank 0: nothing; to others: how many calls rank 0 made (64 bits); the sender
-              ///< leaves, which is no failure
-  refuse,     ///< rank_failure: you, or all of you, will not run
-  welcome,    ///< roster
-  outcome,    ///< collective_outcome: what a collective call gives
-  stop,       ///< rank_failure: the first of the run
+  join,          ///< to rank 0: join_request, the first frame
+  welcome,       ///< roster: all ranks are there
+  heartbeat,     ///< to rank 0: progress_report; to others: nothing
+  note,          ///< to rank 0: rank_call of a pipeline that begins to run, or is destroyed
+  call,          ///< to rank 0: collective_call
+  outcome,       ///< collective_outcome: what a collective call gives
+  report,        ///< to rank 0: rank_failure
+  stop,          ///< rank_failure: the first that rank 0 has heard of; or why no run begins
+  stopping,      ///< to rank 0: how far this rank is, as stop_progress
   all_informed,  ///< nothing; every rank knows of the failure, as far as it can be reached
-  verdict,       ///< failures: all of the run, the first one first
-  propose,       ///< to rank 0: after_step, what the rank asks for after a step
-  decide,        ///< after_step: the most that a rank has asked for
-  begin,         ///< to rank 0: rank_call of a pipeline that begins to run
-  leave,         ///< to rank 0: number of a pipeline (32 bits); the sender has destroyed it
-  query,         ///< nothing; has this rank told all that has happened to it?
-  reply,         ///< to rank 0: nothing; what happened before the query was told before this
+  verdict,       ///< failures: all of the run, the one that ended it first
+  bye,  ///< to rank 0: nothing; to others: how many calls rank 0 made (64 bits); the sender
+        ///< leaves, which is no failure
 };
-inline constexpr auto last_control_kind = control_kind::reply;
+inline constexpr auto last_control_kind = control_kind::bye;
+
+/// Says how far a rank is with the end of a run that has failed.
+enum class stop_progress : std::uint8_t {
+  informed,  ///< what runs there knows of the failure, and ends
+  ended,     ///< nothing runs there any more
+};
 
 [[nodiscard]] inline error wrong_kind(control_kind kind, char const* why) {
   return error(errc::bad_format) + "a frame of kind " + static_cast<int>(kind) + ", which " + why;
@@ -155,7 +154,7 @@ void fields(Wire& wire, wire_value<Wire, roster>& all) {
 template <class Wire>
 void fields(Wire& wire, wire_value<Wire, detail::collective_call>& call, std::size_t largest = 0) {
   wire.number(call.sequence)
-      .choice(call.kind, 3, "the kind of a collective is")
+      .choice(call.kind, 4, "the kind of a collective is")
       .number(call.root)
       .part(call.part, largest);
   fields(wire, call.by);
@@ -170,6 +169,11 @@ void fields(
 template <class Wire>
 void fields(Wire& wire, wire_value<Wire, after_step>& next) {
   wire.choice(next, static_cast<int>(after_step::stop) + 1, "what comes after a step is");
+}
+
+template <class Wire>
+void fields(Wire& wire, wire_value<Wire, detail::stop_progress>& reached) {
+  wire.choice(reached, 2, "how far a rank has stopped is");
 }
 
 }  // namespace zbpp::asio

@@ -52,9 +52,8 @@ class coordinator final : public connection_owner {
       : settings_(settings),
         to_local_(std::move(to_local)),
         members_(zbpp::detail::index(start.ranks)),
-        collective_(start.ranks),
+        rounds_(start.ranks),
         calls_(start.ranks),
-        proposals_(start.ranks),
         deadline_(by.io()),
         resolver_(by.io()),
         pulse_(by.io(), heartbeat_of(settings), [this](bool was_late) { beat(was_late); }),
@@ -116,32 +115,31 @@ class coordinator final : public connection_owner {
         if (state_ == state::running)
           call(rank, read<collective_call>(payload, settings_.largest_blob));
         return;
-      case control_kind::propose:
-        if (state_ == state::running) propose(rank, read<after_step>(payload));
-        return;
       case control_kind::report: {
         auto failure = read<rank_failure>(payload);
-        bool const is_about_another_rank = failure.location.rank != rank;
-        if (is_about_another_rank && state_ == state::running && may_ask(failure))
-          return ask_accused_rank(rank, failure);
-        return fail(std::move(failure), is_about_another_rank);
+        auto const place = failure.location.rank;
+        fail(std::move(failure), rank);
+        if (place >= 0 && place < ranks()) look_at_leaving(place);
+        return;
       }
-      case control_kind::begin: return begin_run(rank, read<rank_call>(payload));
-      case control_kind::leave:
-        calls_.leave(rank, read_number<std::int32_t>(payload));
-        look_at_leaving(rank);
-        return look_at_proposals();
-      case control_kind::reply: return settle_accusation(rank);
-      case control_kind::informed: from.is_informed = true; return go_on_stopping();
-      case control_kind::ended: from.has_ended = true; return go_on_stopping();
+      case control_kind::note: return begin_run(rank, read<rank_call>(payload));
+      case control_kind::stopping:
+        from.is_informed = true;
+        from.has_ended = read<stop_progress>(payload) == stop_progress::ended || from.has_ended;
+        return go_on_stopping();
       case control_kind::bye: return on_goodbye(rank);
       default: throw wrong_kind(kind, "only rank 0 sends");
     }
   }
 
-  /// Notes that a rank begins to run a pipeline.
+  /// Notes that a rank begins to run a pipeline, or has destroyed one.
   void begin_run(int rank, rank_call const& call) {
-    if (state_ == state::running) note(rank, call);
+    if (call.kind == call_kind::destroy_pipeline) {
+      calls_.leave(rank, call.pipeline);
+      look_at_leaving(rank);
+    } else if (state_ == state::running) {
+      note(rank, call);
+    }
   }
 
   /// Sets what looks at everybody's progress with every heartbeat.
@@ -248,101 +246,59 @@ class coordinator final : public connection_owner {
     ending_ = text;
     deadline_.cancel();
     auto const refusal = write(rank_failure{{}, {}, errc::no_rendezvous, text});
-    send_all(control_kind::refuse, refusal);
-    for (auto const& s : pending_) s->send(control_kind::refuse, blob(refusal));
+    send_all(control_kind::stop, refusal);
+    for (auto const& s : pending_) s->send(control_kind::stop, blob(refusal));
     finish_all();
   }
 
   // Running.
   void call(int rank, collective_call made) {
     auto const by = made.by;
-    bool const is_first = collective_.add(rank, std::move(made));
-    note(rank, by);
-    if (state_ != state::running) return;
-    if (is_first)
-      deadline_.set(settings_.collective_deadline, [this] {
-        fail({{}, {}, errc::peer_failed, collective_.late_text(settings_.collective_deadline)});
+    bool const is_call_of_user = made.kind != collective::maximum;
+    auto const wrong = rounds_.add(rank, std::move(made));
+    if (is_call_of_user) note(rank, by);
+    if (!wrong.empty()) return fail({{}, {}, errc::no_agreement, wrong});
+    look_at_leaving_all();
+    look_at_rounds();
+  }
+  void look_at_rounds() {
+    while (state_ == state::running && rounds_.is_complete()) {
+      auto const too_large = rounds_.too_large();
+      if (!too_large.empty()) return fail({{}, {}, errc::bad_argument, too_large});
+      send_all(control_kind::outcome, write(rounds_.finish()));
+    }
+    auto const blocking = rounds_.blocking();
+    if (state_ != state::running || std::exchange(limited_, blocking) == blocking) return;
+    deadline_.cancel();
+    if (blocking)
+      deadline_.set(settings_.collective_deadline, [this, number = *blocking] {
+        fail({{}, {}, errc::peer_failed, rounds_.late_text(number, settings_.collective_deadline)});
       });
-    look_at_collective();
   }
 
   // Compares a call with those of other ranks, and looks whether some rank will never make it.
   void note(int rank, rank_call const& call) {
     if (auto const text = calls_.note(rank, call); !text.empty())
       return fail({{}, {}, errc::no_agreement, text});
-    for (int other = 0; other < ranks(); ++other) look_at_leaving(other);
+    look_at_leaving_all();
   }
+  void look_at_leaving_all() {
+    for (int rank = 0; rank < ranks(); ++rank) look_at_leaving(rank);
+  }
+  // A rank that leaves while others need it is the failure of the run. Where these notice it first,
+  // its goodbye is still on the way: it is here before the verdict.
   void look_at_leaving(int rank) {
-    if (state_ != state::running) return;
-    auto const text = calls_.callers_waiting_for(rank, member_of(rank).has_left);
-    if (!text.empty()) fail_left(rank, text);
-  }
-  void fail_left(int rank, std::string const& calls) {
-    fail({{rank, -1, -1, -1}, {}, errc::peer_failed, left_text(calls)});
-  }
-
-  // A rank that has lost another one sees what comes of a failure or a goodbye, often before that
-  // itself is known here. So the other one is asked. What it said of itself comes before its
-  // answer, on the same connection.
-  [[nodiscard]] bool may_ask(rank_failure const& noticed) const {
-    auto const rank = noticed.location.rank;
-    return noticed.code == errc::peer_failed && rank >= 0 && rank < ranks();
-  }
-  void ask_accused_rank(int by, rank_failure const& noticed) {
-    auto& about = member_of(noticed.location.rank);
-    if (about.accusation) return;
-    about.accusation = noticed;
-    about.accused_by = by;
-    if (about.has_left)
-      settle_accusation(noticed.location.rank);
-    else if (noticed.location.rank == 0)
-      to_local_(control_kind::query, std::make_shared<blob const>());
-    else if (about.to != nullptr)
-      about.to->send(control_kind::query);
-    else
-      settle_accusation(noticed.location.rank);
-  }
-  void settle_accusation(int rank) {
-    auto& about = member_of(rank);
-    if (!about.accusation || state_ != state::running) return;
-    auto const noticed = *std::exchange(about.accusation, {});
-    bool const has_left = about.has_left || calls_.has_left_pipeline_of(about.accused_by, rank);
-    if (has_left) return fail_left(rank, calls_.last_of(about.accused_by));
-    fail(noticed);
-  }
-
-  void look_at_collective() {
-    if (state_ != state::running || collective_.is_empty()) return;
-    if (auto const text = collective_.mismatch(); !text.empty())
-      return fail({{}, {}, errc::no_agreement, text});
-    if (!collective_.is_complete()) return;
-    deadline_.cancel();
-    auto const too_large = collective_.too_large();
-    if (!too_large.empty()) return fail({{}, {}, errc::bad_argument, too_large});
-    send_all(control_kind::outcome, write(collective_.finish()));
-  }
-
-  void propose(int rank, after_step next) {
-    proposals_.add(rank, next);
-    look_at_proposals();
-  }
-
-  [[nodiscard]] bool has_left_those_who_proposed(int rank) {
-    bool has_left = member_of(rank).has_left;
-    for (int other = 0; other < ranks(); ++other)
-      has_left = has_left || (proposals_.has(other) && calls_.has_left_pipeline_of(other, rank));
-    return has_left;
-  }
-  void look_at_proposals() {
-    if (state_ != state::running || proposals_.is_empty()) return;
-    for (int rank = 0; rank < ranks(); ++rank)
-      if (!proposals_.has(rank) && has_left_those_who_proposed(rank))
-        return fail(
-            {{rank, -1, -1, -1},
-             {},
-             errc::peer_failed,
-             "left the run; others wait for it at the end of a step of run()"});
-    if (proposals_.is_complete()) send_all(control_kind::decide, write(proposals_.finish()));
+    bool const has_left = member_of(rank).has_left;
+    std::string text;
+    if (state_ == state::running) {
+      text = calls_.callers_waiting_for(rank, has_left);
+      if (text.empty()) text = rounds_.callers_waiting_for(rank, has_left, calls_);
+    } else if (auto const by = failures_.noticed_by(rank); by && state_ == state::stopping) {
+      if (has_left || calls_.has_left_pipeline_of(*by, rank)) text = left_text(calls_.last_of(*by));
+      if (!text.empty()) failures_.add({{rank, -1, -1, -1}, {}, errc::peer_failed, text}, rank);
+      return;
+    }
+    if (!text.empty()) fail({{rank, -1, -1, -1}, {}, errc::peer_failed, left_text(text)}, rank);
   }
 
   void on_goodbye(int rank) {
@@ -350,9 +306,7 @@ class coordinator final : public connection_owner {
     if (state_ == state::joining) return lose(rank, "it gave up", {});
     s.has_left = true;
     s.has_ended = true;
-    settle_accusation(rank);
     look_at_leaving(rank);
-    look_at_proposals();
     if (s.to != nullptr) s.to->finish(std::chrono::seconds(1));
     if (rank == 0) {
       // This process ends: what is known is all that will be.
@@ -378,18 +332,16 @@ class coordinator final : public connection_owner {
     go_on_stopping();
   }
 
-  void fail(rank_failure failure, bool is_about_another_rank = true) {
-    if (is_about_another_rank)
+  // Takes a failure that a rank reports, or that rank 0 itself sees.
+  void fail(rank_failure failure, int by = failure_list::nobody) {
+    if (by == failure_list::nobody || failure.location.rank != by)
       failure = as_noticed(std::move(failure), 0, pulse_.suspension(), settings_.deadline);
-    if (state_ == state::stopping && failures_.size() < most_failures * members_.size())
-      attach(failures_, std::move(failure), is_about_another_rank);
-    if (state_ != state::running) return;
+    if (state_ != state::running && state_ != state::stopping) return;
+    if (failures_.size() < most_failures * members_.size()) failures_.add(failure, by);
+    if (state_ == state::stopping) return;
     state_ = state::stopping;
     silence_.stop();
-    failures_ = {std::move(failure)};
-    for (auto& m : members_)
-      if (m.accusation) attach(failures_, *std::exchange(m.accusation, {}), true);
-    send_all(control_kind::stop, write(failures_.front()));
+    send_all(control_kind::stop, write(failure));
     deadline_.set(stop_limit_of(settings_), [this] { send_all_informed(); });
     go_on_stopping();
   }
@@ -410,8 +362,9 @@ class coordinator final : public connection_owner {
   void conclude() {
     if (state_ != state::stopping) return;
     state_ = state::over;
-    ending_ = zbpp::detail::joined("the run is over: ", to_error(failures_.front()).what());
-    send_all(control_kind::verdict, write(failures_));
+    auto const failures = failures_.in_order();
+    ending_ = zbpp::detail::joined("the run is over: ", to_error(failures.front()).what());
+    send_all(control_kind::verdict, write(failures));
     finish_all();
   }
 
@@ -453,9 +406,9 @@ class coordinator final : public connection_owner {
   std::string place_;
   std::vector<member_record> members_;
   pending_connections pending_;
-  collective_round collective_;
+  collective_rounds rounds_;
+  std::optional<std::uint64_t> limited_;  // the round that has the deadline
   call_log calls_;
-  proposals proposals_;
   timeout deadline_;  // of joining, of the collective, of telling all, of ending: one at a time
   tcp::resolver resolver_;  // of the host that ranks are told
   pulse pulse_;
@@ -465,7 +418,7 @@ class coordinator final : public connection_owner {
   state state_ = state::joining;
   std::string mistake_;  // of a rank that joined; all are told soon
   std::string ending_;   // told to ranks that come too late
-  std::vector<rank_failure> failures_;
+  failure_list failures_;
   bool is_all_informed_sent_ = false;
   listener listener_;
 };

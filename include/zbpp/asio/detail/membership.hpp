@@ -3,6 +3,7 @@
 // What rank 0 knows of a run: which ranks have joined, what each called, what all collected.
 #pragma once
 
+#include <zbpp/asio/detail/client.hpp>
 #include <zbpp/asio/detail/control_connection.hpp>
 #include <zbpp/asio/detail/io_parts.hpp>
 #include <zbpp/asio/detail/listener.hpp>
@@ -15,12 +16,12 @@
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/io/text.hpp>
-#include <zbpp/runtime/run_options.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -31,144 +32,49 @@
 
 namespace zbpp::asio::detail {
 
-// One collective call at rank 0: who has come, whether all call the same, and what all get.
+// The failures of a run as rank 0 learns them.
 
-/// Collects a value of each rank, one round after the other.
-template <class Value>
-class round {
+/// Collects failures, and says which one ended the run: the first that rank 0 heard of, except that
+/// a rank that another one has lost gives way to what a rank says of itself, and to what rank 0
+/// sees. What is noticed of a rank often comes of a failure that is still on its way.
+class failure_list {
  public:
-  explicit round(int ranks) : values_(zbpp::detail::index(ranks)) {}
+  static constexpr int nobody = -1;
 
-  [[nodiscard]] bool has(int rank) const noexcept {
-    return values_[zbpp::detail::index(rank)].has_value();
-  }
-  [[nodiscard]] bool is_empty() const noexcept { return count_ == 0; }
-  [[nodiscard]] bool is_complete() const noexcept { return count_ == values_.size(); }
-
- protected:
-  void set(int rank, Value value) {
-    values_[zbpp::detail::index(rank)] = std::move(value);
-    ++count_;
-  }
-  void clear() {
-    std::fill(values_.begin(), values_.end(), std::nullopt);
-    count_ = 0;
-  }
-  [[nodiscard]] std::vector<std::optional<Value>>& values() noexcept { return values_; }
-  [[nodiscard]] std::vector<std::optional<Value>> const& values() const noexcept { return values_; }
-
- private:
-  std::vector<std::optional<Value>> values_;
-  std::size_t count_ = 0;
-};
-
-/// Collects the calls of all ranks, one collective after the other.
-class collective_round : public round<collective_call> {
- public:
-  using round::round;
-
-  /// Takes a rank's call. @return whether it is the first of its collective
-  /// @throws error (bad_format) when the rank has called already, or names a root that is no rank
-  [[nodiscard]] bool add(int rank, collective_call call) {
-    if (has(rank) || call.sequence != number_)
-      throw error(errc::bad_format, "a collective call out of turn");
-    if (call.root < 0 || zbpp::detail::index(call.root) >= values().size())
-      throw error(errc::bad_format) + "a call from root " + call.root + " of " + values().size() +
-          " ranks";
-    bool const is_first = is_empty();
-    set(rank, std::move(call));
-    return is_first;
-  }
-
-  /// @return who made which call within one call of the user, when these differ; else empty
-  [[nodiscard]] std::string mismatch() const {
-    std::string text;
-    std::optional<std::pair<collective, int>> first;
-    bool differs = false;
-    for (std::size_t rank = 0; rank < values().size(); ++rank) {
-      if (!values()[rank]) continue;
-      auto const& call = *values()[rank];
-      if (!first) first = {call.kind, call.root};
-      differs = differs || *first != std::pair{call.kind, call.root};
-      text += zbpp::detail::joined(text.empty() ? "rank " : ", rank ") + rank + " called " +
-              to_string(call.kind) + " in " + call.name();
+  /// Takes a failure.
+  /// @param by  the rank that says so; nobody where rank 0 itself sees it
+  void add(rank_failure one, int by) {
+    bool const is_noticed = one.code == errc::peer_failed && one.location.rank >= 0 &&
+                            by != nobody && by != one.location.rank;
+    if (is_noticed) {
+      if (!noticed_by(one.location.rank)) noticed_.push_back({std::move(one), by});
+    } else if (std::ranges::find(stated_, one) == stated_.end()) {
+      stated_.push_back(std::move(one));
     }
-    return differs ? text + "; all ranks have to make the same calls in the same order" : "";
   }
-  /// @return who called what: "ranks 0 and 1 called barrier, rank 2 called all_gather"
-  [[nodiscard]] std::string who_text() const {
-    std::string text;
-    for (auto const& name : names_of_calls()) {
-      std::vector<int> callers;
-      for (int rank = 0; rank < static_cast<int>(values().size()); ++rank)
-        if (has(rank) && values()[zbpp::detail::index(rank)]->name() == name)
-          callers.push_back(rank);
-      text += (text.empty() ? "" : ", ") + ranks_text(callers) + " called " + name;
-    }
-    return text;
+  /// @return the rank that has lost another one; none where nobody has
+  [[nodiscard]] std::optional<int> noticed_by(int rank) const {
+    for (auto const& [failure, by] : noticed_)
+      if (failure.location.rank == rank) return by;
+    return {};
   }
-  [[nodiscard]] std::string late_text(std::chrono::milliseconds deadline) const {
-    std::vector<int> missing;
-    for (int rank = 0; rank < static_cast<int>(values().size()); ++rank)
-      if (!has(rank)) missing.push_back(rank);
-    return ranks_text(missing) + " did not come within " + seconds_text(deadline) + ": " +
-           who_text() + set_by("collective_deadline");
-  }
-  /// @return what is wrong when the parts together do not fit into one frame; else empty
-  [[nodiscard]] std::string too_large() const {
-    std::size_t size = 64;
-    for (auto const& call : values()) size += call->part.size() + sizeof(std::uint32_t);
-    constexpr std::size_t most = std::numeric_limits<std::uint32_t>::max();
-    if (size <= most) return {};
-    return zbpp::detail::joined("the parts of ") + values().front()->name() + " are " + size +
-           " bytes together; at most " + most + " fit";
-  }
-
-  /// Ends a collective that all have called. @return what all ranks get
-  [[nodiscard]] collective_outcome finish() {
-    collective_outcome outcome{number_, {}};
-    auto const kind = values().front()->kind;
-    auto const root = zbpp::detail::index(values().front()->root);
-    if (kind == collective::broadcast) outcome.parts.push_back(std::move(values()[root]->part));
-    if (kind == collective::all_gather)
-      for (auto& call : values()) outcome.parts.push_back(std::move(call->part));
-    clear();
-    ++number_;
-    return outcome;
+  [[nodiscard]] std::size_t size() const noexcept { return stated_.size() + noticed_.size(); }
+  /// @return all of them, the one that ended the run first, without what was noticed of a rank that
+  ///         has said itself what it is
+  [[nodiscard]] std::vector<rank_failure> in_order() const {
+    auto all = stated_;
+    for (auto const& each : noticed_) attach(all, each.failure, true);
+    return all;
   }
 
  private:
-  [[nodiscard]] std::vector<std::string> names_of_calls() const {
-    std::vector<std::string> names;
-    for (auto const& call : values())
-      if (call && std::find(names.begin(), names.end(), call->name()) == names.end())
-        names.push_back(call->name());
-    return names;
-  }
+  struct noticed_failure {
+    rank_failure failure;
+    int by;
+  };
 
-  std::uint64_t number_ = 0;
-};
-
-// What ranks ask for after a step, as rank 0 collects it: one round for each step, and no rank
-// begins the next round before it knows what came of the last.
-
-/// Collects the proposals of all ranks.
-class proposals : public round<after_step> {
- public:
-  using round::round;
-
-  /// Takes that of a rank.
-  /// @throws error (bad_format) when it has made one in this round
-  void add(int rank, after_step next) {
-    if (has(rank)) throw error(errc::bad_format, "a second proposal for one step");
-    set(rank, next);
-  }
-  /// Ends a round that is complete. @return the most that a rank has asked for
-  [[nodiscard]] after_step finish() {
-    auto const most = *std::ranges::max_element(values());
-    clear();
-    return *most;
-  }
+  std::vector<rank_failure> stated_;
+  std::vector<noticed_failure> noticed_;
 };
 
 // The calls of all ranks as rank 0 learns them: whether all make the same ones in the same order,
@@ -228,9 +134,7 @@ class call_log {
     std::vector<int> waiting;
     for (std::size_t other = 0; other < made_.size(); ++other) {
       if (made_[other] <= made_[r]) continue;
-      bool const is_of_destroyed =
-          last_[other].kind == call_kind::run && contains(left_[r], last_[other].pipeline);
-      if (!has_left && !is_of_destroyed) continue;
+      if (!has_left && !has_destroyed(rank, last_[other])) continue;
       auto const name = last_[other].name();
       if (waiting.empty() || name == last_[zbpp::detail::index(waiting.front())].name())
         waiting.push_back(static_cast<int>(other));
@@ -245,7 +149,10 @@ class call_log {
   }
   /// @return whether a rank has destroyed the pipeline that another one used last
   [[nodiscard]] bool has_left_pipeline_of(int other, int rank) const noexcept {
-    auto const& call = last_[zbpp::detail::index(other)];
+    return other >= 0 && has_destroyed(rank, last_[zbpp::detail::index(other)]);
+  }
+  /// @return whether a rank has destroyed the pipeline of a call
+  [[nodiscard]] bool has_destroyed(int rank, rank_call const& call) const noexcept {
     return call.kind == call_kind::run && contains(left_[zbpp::detail::index(rank)], call.pipeline);
   }
 
@@ -281,6 +188,137 @@ class call_log {
   std::uint64_t first_ = 0;                      // number of the first of them
 };
 
+// Collective calls at rank 0: who has come, whether all call the same, and what all get. Ranks may
+// make further calls while a maximum is open, which blocks none of them.
+
+/// Collects the collective calls of all ranks.
+class collective_rounds {
+ public:
+  explicit collective_rounds(int ranks) : made_(zbpp::detail::index(ranks)) {}
+
+  /// @return the number of the oldest round that blocks ranks; none where there is none
+  [[nodiscard]] std::optional<std::uint64_t> blocking() const {
+    for (std::size_t i = 0; i < open_.size(); ++i)
+      if (first_call(open_[i]).kind != collective::maximum) return first_ + i;
+    return {};
+  }
+  [[nodiscard]] bool is_complete() const noexcept {
+    return !open_.empty() && std::ranges::all_of(open_.front(), &slot::has_value);
+  }
+
+  /// Takes the next call of a rank.
+  /// @return who made which call within one call of the user, when these differ; else empty
+  /// @throws error (bad_format) when it is not the next one, or names a root that is no rank
+  [[nodiscard]] std::string add(int rank, collective_call call) {
+    auto& made = made_[zbpp::detail::index(rank)];
+    if (call.sequence != made) throw error(errc::bad_format, "a collective call out of turn");
+    if (call.root < 0 || zbpp::detail::index(call.root) >= made_.size())
+      throw error(errc::bad_format) + "a call from root " + call.root + " of " + made_.size() +
+          " ranks";
+    if (call.kind == collective::maximum && call.part.size() != 1)
+      throw error(errc::bad_format, "a maximum that is not of one byte");
+    auto const number = static_cast<std::size_t>(made++ - first_);
+    if (number == open_.size()) open_.emplace_back(made_.size());
+    auto& calls = open_[number];
+    calls[zbpp::detail::index(rank)] = std::move(call);
+    return mismatch(calls);
+  }
+
+  /// @return who waits for a rank that will not come: "rank 0 called barrier"; empty where nobody
+  /// @param has_left  whether it makes no calls at all any more, rather than none of the pipelines
+  ///                  that `log` says it has destroyed
+  [[nodiscard]] std::string callers_waiting_for(
+      int rank, bool has_left, call_log const& log) const {
+    for (auto const& calls : open_) {
+      if (calls[zbpp::detail::index(rank)]) continue;
+      bool const may_come = !has_left && std::ranges::none_of(calls, [&](slot const& call) {
+        return call && log.has_destroyed(rank, call->by);
+      });
+      if (!may_come) return callers_text(calls);
+    }
+    return {};
+  }
+  /// @param number  of an open round
+  [[nodiscard]] std::string late_text(
+      std::uint64_t number, std::chrono::milliseconds deadline) const {
+    auto const& calls = open_[static_cast<std::size_t>(number - first_)];
+    std::vector<int> missing;
+    for (std::size_t rank = 0; rank < calls.size(); ++rank)
+      if (!calls[rank]) missing.push_back(static_cast<int>(rank));
+    return ranks_text(missing) + " did not come within " + seconds_text(deadline) + ": " +
+           callers_text(calls) + set_by("collective_deadline");
+  }
+  /// @return what is wrong when the parts together do not fit into one frame; else empty
+  [[nodiscard]] std::string too_large() const {
+    std::size_t size = 64;
+    for (auto const& call : open_.front()) size += call->part.size() + sizeof(std::uint32_t);
+    constexpr std::size_t most = std::numeric_limits<std::uint32_t>::max();
+    if (size <= most) return {};
+    return zbpp::detail::joined("the parts of ") + open_.front().front()->name() + " are " + size +
+           " bytes together; at most " + most + " fit";
+  }
+
+  /// Ends the oldest round, in which all have called. @return what all ranks get
+  [[nodiscard]] collective_outcome finish() {
+    auto calls = std::move(open_.front());
+    open_.pop_front();
+    collective_outcome outcome{first_++, {}};
+    auto const root = zbpp::detail::index(calls.front()->root);
+    switch (calls.front()->kind) {
+      case collective::barrier: break;
+      case collective::broadcast: outcome.parts.push_back(std::move(calls[root]->part)); break;
+      case collective::all_gather:
+        for (auto& call : calls) outcome.parts.push_back(std::move(call->part));
+        break;
+      case collective::maximum:
+        outcome.parts.emplace_back(1);
+        for (auto const& call : calls)
+          outcome.parts[0][0] = std::max(outcome.parts[0][0], call->part.front());
+    }
+    return outcome;
+  }
+
+ private:
+  using slot = std::optional<collective_call>;
+  using round = std::vector<slot>;  // by rank
+
+  [[nodiscard]] static collective_call const& first_call(round const& calls) {
+    return **std::ranges::find_if(calls, &slot::has_value);
+  }
+  [[nodiscard]] static std::string mismatch(round const& calls) {
+    std::string text;
+    auto const& first = first_call(calls);
+    bool differs = false;
+    for (std::size_t rank = 0; rank < calls.size(); ++rank) {
+      if (!calls[rank]) continue;
+      auto const& call = *calls[rank];
+      differs = differs || first.kind != call.kind || first.root != call.root;
+      text += zbpp::detail::joined(text.empty() ? "rank " : ", rank ") + rank + " called " +
+              to_string(call.kind) + " in " + call.name();
+    }
+    return differs ? text + "; all ranks have to make the same calls in the same order" : "";
+  }
+  // Says who called what: "ranks 0 and 1 called barrier, rank 2 called all_gather".
+  [[nodiscard]] static std::string callers_text(round const& calls) {
+    std::vector<std::pair<std::string, std::vector<int>>> by_name;
+    for (std::size_t rank = 0; rank < calls.size(); ++rank) {
+      if (!calls[rank]) continue;
+      auto const name = calls[rank]->name();
+      auto found = std::ranges::find(by_name, name, [](auto const& each) { return each.first; });
+      if (found == by_name.end()) found = by_name.insert(found, {name, {}});
+      found->second.push_back(static_cast<int>(rank));
+    }
+    std::string text;
+    for (auto const& [name, callers] : by_name)
+      text += (text.empty() ? "" : ", ") + ranks_text(callers) + " called " + name;
+    return text;
+  }
+
+  std::vector<std::uint64_t> made_;  // by rank: how many calls
+  std::deque<round> open_;           // that some rank has not come to
+  std::uint64_t first_ = 0;          // number of the oldest
+};
+
 // Connections to rank 0 that are authenticated, and of no rank yet: of processes that have not
 // asked to join, or are refused.
 
@@ -298,7 +336,7 @@ class pending_connections {
   }
   /// Says why a process will not run, and closes its connection when it has read that.
   void turn_away(control_connection& one, std::string const& text) {
-    one.send(control_kind::refuse, write(rank_failure{{}, {}, errc::no_rendezvous, text}));
+    one.send(control_kind::stop, write(rank_failure{{}, {}, errc::no_rendezvous, text}));
     one.finish(std::chrono::seconds(1));
     remove(one);
   }
@@ -342,8 +380,6 @@ struct member_record {
   bool is_informed = false;  ///< that the run has failed
   bool has_ended = false;    ///< nothing more is expected of it
   bool has_left = false;
-  std::optional<rank_failure> accusation;  ///< by another rank, until this one has answered
-  int accused_by = 0;                      ///< that other rank
   progress_report progress;
 
   /// @return how long it has said nothing; 0 where nothing connects it

@@ -18,7 +18,8 @@ ZBPP_INLINE rank_call rank_call::of(collective kind, int root) noexcept {
   switch (kind) {
     case collective::all_gather: return {.kind = call_kind::all_gather};
     case collective::broadcast: return {.kind = call_kind::broadcast, .root = root};
-    case collective::barrier: break;
+    case collective::barrier:
+    case collective::maximum: break;
   }
   return {};
 }
@@ -30,6 +31,7 @@ ZBPP_INLINE std::string rank_call::name() const {
     case call_kind::broadcast: return zbpp::detail::joined("broadcast from rank ", root);
     case call_kind::agree: return "agree";
     case call_kind::make_pipeline: return "the constructor of a pipeline";
+    case call_kind::destroy_pipeline: return "the destructor of a pipeline";
     case call_kind::run: break;
   }
   return text_of(steps);
@@ -73,7 +75,7 @@ void fields_of(Wire& wire, wire_value<Wire, rank_call>& call) {
   auto marks = static_cast<std::uint8_t>(
       (run.is_training ? 1 : 0) + (run.terms ? 2 : 0) + (run.step_decides ? 4 : 0) +
       (run.pause_decides ? 8 : 0) + (run.compares_weights ? 16 : 0));
-  wire.choice(call.kind, 6, "the kind of a call is")
+  wire.choice(call.kind, 7, "the kind of a call is")
       .number(call.root)
       .number(call.pipeline)
       .choice(marks, 32, "the marks of a call are");
