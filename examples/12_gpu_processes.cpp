@@ -12,7 +12,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <string>
 #include <vector>
 
 namespace {
@@ -31,7 +30,6 @@ int run(zbpp::asio::launch const& start, int device) {
   std::vector<toy::chain_stage> stages{toy::chain_stage(own)};
   zbpp::nccl::ranks_settings settings;
   settings.device = zbpp::cuda::rank_device{.device = device};
-  settings.on_fallback = [](std::string const& line) { std::printf("%s\n", line.c_str()); };
   zbpp::pipeline pipe{plan, zbpp::nccl::ranks(meeting, settings), stages};
   // one_process]
 

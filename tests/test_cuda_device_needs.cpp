@@ -21,8 +21,6 @@
 #include <support/toy_run.hpp>
 
 #include <algorithm>
-#include <atomic>
-#include <bit>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -165,28 +163,12 @@ namespace {
 struct made_by_ranks {
   totals of_all;
   int communicators = 0;
-  bytes shared = 0;
 };
 
-// In bytes, without those of the host that devices write losses to.
-bytes allocated(plan const& planned, int steps_at_once) {
-  bytes sum = 0;
-  for (auto const& one : model::leaks())
-    if (one.starts_with("allocation ")) sum += std::stoll(one.substr(one.find(" of ") + 4));
-  auto const losses = steps_at_once * planned.problem().microbatches();
-  return sum - static_cast<bytes>(planned.problem().ranks() * losses) * bytes{sizeof(float)};
-}
-
-made_by_ranks make_on_ranks(plan const& planned, nccl::needs_settings const& options) {
+made_by_ranks make_on_ranks(plan const& planned) {
   auto const ranks = planned.problem().ranks();
-  reset_gpus(
-      {.devices = ranks,
-       .connections = 32,
-       .hosts = ranks,
-       .shares_memory = options.ranks_per_host > 1,
-       .devices_of_host = options.ranks_per_host});
+  reset_gpus({.devices = ranks, .connections = 32, .hosts = ranks});
   made_by_ranks made;
-  std::atomic<bytes> reserved = 0;
   auto const thrown = run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
     auto all = toy::make_model(planned.problem().stages());
     std::vector<toy::launched_stage> stages;
@@ -194,64 +176,45 @@ made_by_ranks make_on_ranks(plan const& planned, nccl::needs_settings const& opt
       stages.emplace_back(all[zbpp::detail::index(s)]);
     nccl::ranks_settings settings;
     settings.device = {.device = meeting.rank()};
-    settings.layout = options.layout;
-    settings.most_ctas = options.most_ctas;
-    settings.replay = options.replay;
-    settings.steps_at_once = options.steps_at_once;
     pipeline const pipe(planned, nccl::ranks(meeting, settings), stages);
-    reserved += pipe.memory(meeting.rank()).reserved;
     meeting.barrier();
     if (meeting.rank() == 0) {
       made.of_all = {alive("stream"), alive("event")};
       made.communicators = alive("communicator");
-      made.shared = allocated(planned, options.steps_at_once);
     }
     meeting.barrier();
   });
   CHECK(thrown == std::vector<std::string>(thrown.size()));
-  // Each end of a communicator has memory to try it.
-  made.shared -= reserved + bytes{64 * 1024} * made.communicators;
   return made;
 }
 
-void check_needs_over_nccl(plan const& planned, nccl::needs_settings const& settings) {
-  auto const needs = nccl::device_needs_of(planned.program(), planned.problem(), settings);
-  auto const ranks = planned.problem().ranks();
-  bool const replays = settings.replay == cuda::replay::step;
-  REQUIRE(needs.size() == static_cast<std::size_t>(ranks));
-  auto const made = make_on_ranks(planned, settings);
+void check_needs_over_nccl(plan const& planned) {
+  auto const needs = nccl::device_needs_of(planned.program(), planned.problem());
+  REQUIRE(needs.size() == static_cast<std::size_t>(planned.problem().ranks()));
+  auto const made = make_on_ranks(planned);
   auto const of_all = total_of(needs);
   CHECK(made.of_all.events == of_all.events);
   // NCCL makes three more for each communicator but the first one of a rank, where it is four.
   int by_nccl = 2 * made.communicators;
   int ctas = 0;
-  bytes shared = 0;
   for (auto const& each : needs) {
     by_nccl += each.waiting_ctas > 0 ? 1 : 0;
     ctas += each.waiting_ctas;
-    shared += each.shared_slots;
     CHECK((each.slots > 0) == (each.waiting_ctas > 0));
   }
   CHECK(made.of_all.streams + by_nccl == of_all.streams);
-  CHECK(
-      ctas == static_cast<int>(std::bit_floor(static_cast<unsigned>(settings.most_ctas))) *
-                  made.communicators);
-  CHECK(made.shared == shared);
-  CHECK((shared > 0) == (settings.ranks_per_host > 1 && !replays));
-  if (settings.ranks_per_host >= ranks && !replays) CHECK(made.communicators == 0);
-  if (settings.ranks_per_host > 1 && !replays) return;
-  auto const queues = nccl::hardware_queues(planned.program(), settings.layout);
-  auto const streams = nccl::streams_of_ranks(planned.program(), settings.layout);
+  CHECK(ctas == made.communicators);
+  auto const queues = nccl::hardware_queues(planned.program());
+  auto const streams = nccl::streams_of_ranks(planned.program());
   for (std::size_t rank = 0; rank < needs.size(); ++rank) {
-    int const of_steps = (replays ? 1 : 0) + (replays || settings.steps_at_once > 1 ? 1 : 0);
-    CHECK(needs[rank].streams == streams[rank] + of_steps);
+    CHECK(needs[rank].streams == streams[rank]);
     CHECK(needs[rank].hardware_queues == queues.of_rank[rank]);
   }
 }
 
 }  // namespace
 
-TEST_CASE("a pipeline over NCCL and copies makes what is said of its plan", "[cuda]") {
+TEST_CASE("a pipeline over NCCL makes what is said of its plan", "[cuda]") {
   using enum zbpp::channel_layout;
   for (auto const layout : {one_per_directed_pair, one_per_pair, one_per_rank})
     for (int p : {2, 4}) {
@@ -260,38 +223,10 @@ TEST_CASE("a pipeline over NCCL and copies makes what is said of its plan", "[cu
       auto const order = pair_at_random(zbpp::zb_h1{}(problem), problem, random, p == 2 ? 1 : 0);
       auto const planned = zbpp::make_plan("zb_h1", order, problem, {.layout = layout});
       CHECK(paired_ranks(planned) == (p == 2 ? 1 : 0));
-      for (int const per_host : {1, 2, 3, 4}) {
-        INFO(p << " ranks, " << per_host << " on a host, " << to_string(layout));
-        check_needs_over_nccl(
-            planned, {.layout = layout, .most_ctas = 3, .ranks_per_host = per_host});
-      }
+      INFO(p << " ranks, " << to_string(layout));
+      check_needs_over_nccl(planned);
     }
-  auto const on_a_v = toy_plan("zb_v", 3, 7);
-  for (int const per_host : {1, 2, 3}) {
-    INFO(per_host << " on a host, on a V");
-    check_needs_over_nccl(on_a_v, {.ranks_per_host = per_host});
-  }
-}
-
-TEST_CASE("a pipeline that replays over NCCL makes what is said of its plan", "[cuda]") {
-  for (auto const& [policy, ranks] : {std::pair("zb_h1", 2), {"zb_v", 3}})
-    for (int const per_host : {1, 3}) {
-      INFO(policy << ", " << per_host << " on a host");
-      check_needs_over_nccl(
-          toy_plan(policy, ranks, 5, for_one_queue),
-          {.replay = cuda::replay::step, .ranks_per_host = per_host});
-    }
-}
-
-TEST_CASE("a pipeline over NCCL with steps at once makes what is said of its plan", "[cuda]") {
-  for (auto const replay : {cuda::replay::none, cuda::replay::step})
-    for (int const at_once : {2, 3})
-      for (int const per_host : {1, 3}) {
-        INFO(at_once << " at once, " << per_host << " on a host");
-        check_needs_over_nccl(
-            toy_plan("zb_v", 3, 5, for_one_queue),
-            {.replay = replay, .steps_at_once = at_once, .ranks_per_host = per_host});
-      }
+  check_needs_over_nccl(toy_plan("zb_v", 3, 7));
 }
 
 TEST_CASE("needs are those of a device for each rank, or of one", "[cuda]") {
@@ -301,14 +236,6 @@ TEST_CASE("needs are those of a device for each rank, or of one", "[cuda]") {
           static_cast<void>(
               cuda::device_needs_of(planned.program(), planned.problem(), std::vector{0, 1}));
         }) == "there are 2 devices for 3 ranks; give one for each rank, or none");
-  CHECK(refusal([&] {
-          static_cast<void>(
-              nccl::device_needs_of(planned.program(), planned.problem(), {.ranks_per_host = 0}));
-        }) == "ranks_per_host is below 1; give the ranks that are on each host");
-  CHECK(refusal([&] {
-          static_cast<void>(
-              nccl::device_needs_of(planned.program(), planned.problem(), {.steps_at_once = 0}));
-        }) == "steps_at_once is below 1; give a number of steps from 1");
 }
 
 }  // namespace test_cuda_device_needs

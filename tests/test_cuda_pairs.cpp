@@ -133,35 +133,6 @@ TEST_CASE("pairs give the bits of one process over NCCL, on the queues there are
             });
 }
 
-TEST_CASE(
-    "pairs give the bits of one process where copies between processes carry", "[cuda][long]") {
-  std::uint64_t n = run_seed();
-  for (int p : {2, 3})
-    for (auto const& placement : placements_to_run(p))
-      for (int const ahead : {0, 2})
-        for_each_paired_plan(
-            problem(placement, 2 * p + 1, launched_costs(), 87),
-            {.recomputed = true, .receive_ahead = ahead},
-            20 + p,
-            [&](plan const& planned) {
-              // All channels, or those of one parity, beside NCCL.
-              auto const kind = static_cast<int>(++n % 3);
-              INFO("interleaving " << n << ", channels " << kind);
-              checked_gpus const gpus({.seed = n, .devices = p, .shares_memory = true});
-              auto all = toy::make_model(planned.problem().stages());
-              std::vector<toy::padded_stage> stages(all.begin(), all.end());
-              pipeline pipe{
-                  planned,
-                  nccl_in_one_process{
-                      .edges = toy::edge_shapes(planned.problem()),
-                      .by_copies = [=](int c) { return kind == 2 || c % 2 == kind; }},
-                  stages};
-              CHECK(toy::train(all, [&](int) {
-                      return pipe.step().losses;
-                    }) == toy::in_single_precision(toy::train_reference(planned)));
-            });
-}
-
 TEST_CASE("replayed pairs give the bits of one process", "[cuda]") {
   std::uint64_t n = run_seed();
   for (int p : {2, 3})
@@ -321,26 +292,6 @@ TEST_CASE("nor can one of a step with pairs over NCCL", "[cuda]") {
                     return is_clean<toy::padded_passes<scratch>>(
                         planned, true, nccl_in_one_process{}, function, i);
                   }) == "");
-        });
-}
-
-TEST_CASE("nor can one of a step with pairs where copies between processes carry", "[cuda]") {
-  for (auto const& placement : placements_to_run(2))
-    for_each_paired_plan(
-        problem(placement, 3, launched_costs(), 87), {}, 40, [&](plan const& planned) {
-          CHECK(
-              needless_calls(
-                  {"cudaStreamWaitEvent", "cudaEventRecord"},
-                  [&](std::string_view function, std::uint64_t i) {
-                    model::reset({.seed = 9, .devices = 2, .shares_memory = true});
-                    return is_clean<toy::padded_passes<scratch>>(
-                        planned,
-                        true,
-                        nccl_in_one_process{.by_copies = [](int) { return true; }},
-                        function,
-                        i);
-                  }) == "");
-          CHECK(model::count("cuStreamWriteValue32") == model::count("cuStreamWaitValue32"));
         });
 }
 

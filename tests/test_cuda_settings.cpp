@@ -3,7 +3,6 @@
 // No setting of GPUs is ignored: each field, set to something else, changes what is called in the
 // model of CUDA and NCCL, or is refused.
 #include <zbpp/cuda/device.hpp>
-#include <zbpp/nccl/device_needs.hpp>
 #include <zbpp/nccl/ranks.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
@@ -21,7 +20,6 @@
 #include <cstddef>
 #include <map>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,7 +43,6 @@ zbpp::memory_source counted_memory(int device) {
   ++calls;
   return cuda::device_memory(device);
 }
-void count_start(std::span<int const>) { ++calls; }
 void count_line(std::string const&) { ++calls; }
 
 // How often each function was called, but for those that ask until something is there.
@@ -102,7 +99,6 @@ TEST_CASE("each setting of devices has an effect", "[cuda][settings]") {
       {"synchronizes", [](auto& d) { d.synchronizes = true; }},
       {"replay", [](auto& d) { d.replay = cuda::replay::step; }},
       {"steps_at_once", [](auto& d) { d.steps_at_once = 2; }},
-      {"on_thread_start", [](auto& d) { d.on_thread_start = count_start; }},
       {"memory", [](auto& d) { d.memory = counted_memory; }},
       {"on_fallback", [](auto& d) {  // its lines are counted in test_cuda_peer_access.cpp
          d.devices = cuda::one_device_per_rank(2);
@@ -140,11 +136,8 @@ TEST_CASE("each setting of devices has an effect", "[cuda][settings]") {
 namespace {
 
 // What two ranks call, each in a process of its own, or why they are refused.
-std::string run_on_ranks(
-    plan const& planned, nccl::ranks_settings const& settings, bool shares_memory) {
-  auto machine = machine_of(planned, 7, zbpp::channel_layout::one_per_rank);
-  machine.shares_memory = shares_memory;
-  reset_gpus(machine);
+std::string run_on_ranks(plan const& planned, nccl::ranks_settings const& settings) {
+  reset_gpus(machine_of(planned, 7, zbpp::channel_layout::one_per_rank));
   model::start_counting();
   calls = 0;
   auto const thrown = run_ranks(2, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {
@@ -173,71 +166,28 @@ TEST_CASE("each setting of ranks over NCCL has an effect", "[nccl][settings]") {
   changed_field<settings> const fields[]{
       {"device", [](auto& s) { s.device = {.device = 7}; }},
       {"edges", [](auto& s) { s.edges.resize(2); }},  // more than there are
-      {"run_ahead", [](auto& s) { s.run_ahead = 1; }},
       {"traces", [](auto& s) { s.traces = true; }},
       {"synchronizes", [](auto& s) { s.synchronizes = true; }},
       {"replay", [](auto& s) { s.replay = cuda::replay::step; }},
       {"steps_at_once", [](auto& s) { s.steps_at_once = 2; }},
-      {"on_thread_start", [](auto& s) { s.on_thread_start = count_start; }},
       {"memory", [](auto& s) { s.memory = counted_memory; }},
-      {"peer_copies", [](auto& s) { s.peer_copies = false; }},
-      {"on_fallback", [](auto& s) { s.on_fallback = count_line; }},
       {"layout", [](auto& s) { s.layout = zbpp::channel_layout::one_per_rank; }},
       {"most_ctas", [](auto& s) { s.most_ctas = 1000; }},  // more than the device has
-      {"sum_ctas", [](auto& s) { s.sum_ctas = -1; }},      // there are no sums
       {"adopted", [](auto& s) { s.adopted = reinterpret_cast<ncclComm_t>(8); }},  // there is none
       {"init_deadline", [](auto& s) { s.init_deadline = 0ms; }},
       {"share_losses", [](auto& s) { s.share_losses = true; }}};
   auto const planned = row_plan(2, 4, for_one_queue);
   settings usual;
   usual.edges = toy::edge_shapes(planned.problem());
-  check_fields(fields, usual, [&](settings const& changed) {
-    return run_on_ranks(planned, changed, true) + run_on_ranks(planned, changed, false);
-  });
+  check_fields(
+      fields, usual, [&](settings const& changed) { return run_on_ranks(planned, changed); });
 
-  auto const refused = [&](settings const& changed) {
-    return run_on_ranks(planned, changed, true);
-  };
-  auto both = usual;
-  both.run_ahead = 1;
-  both.synchronizes = true;
-  CHECK(
-      refused(both).find(
-          "run_ahead is above 0 and synchronizes is set, with which the host is never ahead; leave "
-          "one of them out") != std::string::npos);
   auto late = usual;
   late.init_deadline = -1ms;
   CHECK(
-      refused(late).find("ranks_settings::init_deadline is 0 ms or less; set it above 0 ms") !=
+      run_on_ranks(planned, late)
+          .find("ranks_settings::init_deadline is 0 ms or less; set it above 0 ms") !=
       std::string::npos);
-}
-
-TEST_CASE("each setting of what is asked about GPUs has an effect", "[nccl][settings]") {
-  changed_field<nccl::needs_settings> const needs[]{
-      {"layout", [](auto& s) { s.layout = zbpp::channel_layout::one_per_rank; }},
-      {"most_ctas", [](auto& s) { s.most_ctas = 2; }},
-      {"sum_ctas", [](auto& s) { s.sum_ctas = -1; }},  // there are no sums
-      {"replay", [](auto& s) { s.replay = cuda::replay::step; }},
-      {"steps_at_once", [](auto& s) { s.steps_at_once = 2; }},
-      {"ranks_per_host", [](auto& s) { s.ranks_per_host = 2; }}};
-  auto const planned = row_plan(2, 4, for_one_queue);
-  auto const ask = [&](nccl::needs_settings const& settings) {
-    std::string text;
-    for (auto const& one : nccl::device_needs_of(planned.program(), planned.problem(), settings))
-      for (auto number :
-           {zbpp::bytes{one.streams},
-            zbpp::bytes{one.hardware_queues},
-            zbpp::bytes{one.events},
-            zbpp::bytes{one.waiting_ctas},
-            one.slots,
-            one.shared_slots})
-        text += std::to_string(number) + " ";
-    return text;
-  };
-  check_fields(needs, {}, ask);
-  CHECK(effect_of([&] {
-          return ask({.most_ctas = 0});
-        }) == "refused: most_ctas is below 1; give the thread blocks that a message may use");
 }
 
 }  // namespace test_cuda_settings

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/analysis/evaluation.hpp>
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/cuda/transfer_order.hpp>
@@ -185,42 +184,14 @@ TEST_CASE(
   CHECK(left_out > 0);
 }
 
-// In another process nobody knows at first that the receiver is done with the step before. Then one
-// message that comes back tells, and none does in an evaluation.
-TEST_CASE(
-    "who copies into slots of another process waits until they are free", "[transfer_order]") {
-  auto const waits_of = [](zbpp::program const& code, std::size_t slots) {
-    traffic const messages(code);
-    std::vector const filling(messages.channels().size(), slot_filling::by_sends);
-    std::vector const each(filling.size(), slots);
-    std::vector<std::string> text;
-    for (auto const& channel : zbpp::cuda::transfer_waits_of(code, messages, filling, each)) {
-      auto& line = text.emplace_back();
-      for (auto const& one : channel) line += one.for_slot ? (one.for_sender ? 'b' : 's') : '.';
-    }
-    return text;
-  };
-  using lines = std::vector<std::string>;
-  problem const problem(
-      zbpp::placement::linear(2), 6, {.forward = 1, .backward_input = 1, .backward_weight = 1});
-  auto const code = zbpp::lower(zbpp::one_f_one_b{}(problem));
-  // Rank 0 sends two activations before a gradient tells it of passes of rank 1, each of the others
-  // behind the gradient of the last microbatch but one. Rank 1 has heard of this step by then.
-  CHECK(waits_of(code, 2) == lines{"b.....", "......"});
-  // Only the slots tell. Each wait for one tells of all passes before its receive.
-  CHECK(waits_of(forward_only(code), 1) == lines{"bbbbbb", ""});
-  CHECK(waits_of(forward_only(code), 3) == lines{"b..b..", ""});
-}
-
 // Those that are filled in the order of their numbers.
 TEST_CASE("of the messages of a channel only the latest is waited for", "[transfer_order]") {
   std::size_t pairs_of_one_channel = 0;
   std::size_t sent_together = 0;
-  auto const check = [&](zbpp::program const& code, slot_filling filling) {
+  auto const check = [&](zbpp::program const& code) {
     traffic const messages(code);
-    std::size_t const channels = messages.channels().size();
-    auto const waits = zbpp::cuda::transfer_waits_of(
-        code, messages, std::vector(channels, filling), std::vector<std::size_t>(channels, 2));
+    std::vector const filling(messages.channels().size(), slot_filling::by_receives);
+    auto const waits = zbpp::cuda::transfer_waits_of(code, messages, filling);
     bool is_right = true;
     for (int rank = 0; rank < code.ranks(); ++rank) {
       auto const row = code.instructions(rank);
@@ -272,10 +243,8 @@ TEST_CASE("of the messages of a channel only the latest is waited for", "[transf
             ZBPP_SEEDED(random, p);
             auto const code =
                 zbpp::lower(pair_at_random(plain.schedule(), plain.problem(), random, 0.8));
-            for (auto const filling : {slot_filling::by_receives, slot_filling::by_sends}) {
-              check(plain.program(), filling);
-              check(code, filling);
-            }
+            check(plain.program());
+            check(code);
           });
   CHECK(pairs_of_one_channel > 0);
   CHECK(sent_together > 0);

@@ -86,8 +86,7 @@ TEST_CASE("two ranks of a communicator are refused on one GPU, by name", "[nccl]
   CHECK(
       refusal({gpu(0), gpu(1), gpu(1)}, each) ==
       "ranks 1 and 2 share the GPU at PCI bus 0000:02:00.0 of host node7, as a whole or in parts "
-      "(MIG), and NCCL makes no communicator of both; give each rank a GPU of its own, or let "
-      "copies carry all messages between them by ranks_settings::peer_copies");
+      "(MIG), and NCCL makes no communicator of both; give each rank a GPU of its own");
   CHECK(refusal({gpu(0), gpu(1), gpu(0)}, all)
             .starts_with("ranks 0 and 2 share the GPU at PCI bus 0000:01:00.0"));
 }

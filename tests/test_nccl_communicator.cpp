@@ -149,19 +149,18 @@ TEST_CASE("an adopted communicator stays its owner's", "[nccl]") {
 }
 
 TEST_CASE("channels take communicators by their layout", "[nccl]") {
-  auto const directed =
-      nccl::detail::map_communicators(row, 3, channel_layout::one_per_directed_pair);
+  auto const directed = nccl::detail::map_communicators(row, channel_layout::one_per_directed_pair);
   REQUIRE(directed.communicators.size() == 4);
   CHECK(directed.of_channel == std::vector{0, 1, 2, 3});
   CHECK(directed.communicators[3].ranks == std::vector{2, 1});
   CHECK(directed.communicators[3].name == "zbpp:2>1");
-  auto const paired = nccl::detail::map_communicators(row, 3, channel_layout::one_per_pair);
+  auto const paired = nccl::detail::map_communicators(row, channel_layout::one_per_pair);
   REQUIRE(paired.communicators.size() == 2);
   CHECK(paired.of_channel == std::vector{0, 0, 1, 1});
   CHECK(paired.communicators[1].ranks == std::vector{1, 2});
   CHECK(paired.communicators[1].number_of(2) == 1);
   CHECK_FALSE(paired.communicators[1].has(0));
-  auto const single = nccl::detail::map_communicators(row, 3, channel_layout::one_per_rank);
+  auto const single = nccl::detail::map_communicators(row, channel_layout::one_per_rank);
   REQUIRE(single.communicators.size() == 1);
   CHECK(single.of_channel == std::vector{0, 0, 0, 0});
   CHECK(single.communicators[0].ranks == std::vector{0, 1, 2});
@@ -180,7 +179,7 @@ TEST_CASE("links are made, connected and given back on every layout", "[nccl]") 
       // Two ends a communicator, or all three.
       CHECK(
           made->endpoints().size() ==
-          2 * nccl::detail::map_communicators(row, 3, layout).communicators.size() +
+          2 * nccl::detail::map_communicators(row, layout).communicators.size() +
               (layout == channel_layout::one_per_rank ? 1 : 0));
       made->check_errors();
     }
@@ -190,7 +189,7 @@ TEST_CASE("all communicators begin before one is waited for", "[nccl]") {
   struct given_up {};
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     checked_gpus const gpus({.seed = seed, .devices = 3});
-    auto const map = nccl::detail::map_communicators(row, 3, channel_layout::one_per_directed_pair);
+    auto const map = nccl::detail::map_communicators(row, channel_layout::one_per_directed_pair);
     std::vector<ncclUniqueId> ids(4);
     for (auto& id : ids) id = new_id();
     // Rank 1 is in all of them. When it begins to wait, the last of its peers comes first.
@@ -207,14 +206,14 @@ TEST_CASE("all communicators begin before one is waited for", "[nccl]") {
       throw given_up();
     };
     CHECK_THROWS_AS(
-        nccl::detail::communicator_set(row, {{1, 1}}, map, ids, {}, bring_peers), given_up);
+        nccl::detail::communicator_set(row, {{1, 1}}, map, ids, 1, bring_peers), given_up);
     CHECK(ready == 4);
   }
 }
 
 TEST_CASE("making communicators ends when other ranks do not come", "[nccl]") {
   checked_gpus const gpus({.devices = 2});
-  auto map = nccl::detail::map_communicators(row, 3, channel_layout::one_per_directed_pair);
+  auto map = nccl::detail::map_communicators(row, channel_layout::one_per_directed_pair);
   std::vector<ncclUniqueId> ids(4);
   for (auto& id : ids) id = new_id();
   auto const make = [&] {
@@ -223,7 +222,7 @@ TEST_CASE("making communicators ends when other ranks do not come", "[nccl]") {
         {{0, 0}, {1, 1}},
         map,
         ids,
-        {},
+        1,
         nccl::limited_pause(std::chrono::milliseconds(20), "nobody came"));
   };
   CHECK(refusal(errc::no_rendezvous, make) == "communicator zbpp:1>2: nobody came");

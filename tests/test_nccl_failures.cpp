@@ -121,10 +121,8 @@ zbpp::plan plan_of_ranks() {
 }
 
 // Starts the model anew, with an interleaving and hardware queues of its own for each trial.
-void reset_for(int trial, bool shares_memory = false) {
-  auto machine = machine_of(plan_of_ranks(), run_seed() + static_cast<std::uint64_t>(trial));
-  machine.shares_memory = shares_memory;
-  reset_gpus(machine);
+void reset_for(int trial) {
+  reset_gpus(machine_of(plan_of_ranks(), run_seed() + static_cast<std::uint64_t>(trial)));
 }
 
 std::vector<account> fail(setup const& setup) {
@@ -174,10 +172,9 @@ std::vector<account> fail(setup const& setup) {
 
 TEST_CASE(
     "passes without their messages may fault, and the first failure stays first", "[nccl][long]") {
-  bool const by_copies = GENERATE(false, true);
   int dead = 0;
   for (int trial = 0; trial < 20; ++trial) {
-    reset_for(trial, by_copies);
+    reset_for(trial);
     INFO("trial " << trial);
     for (auto const& one : fail({.culprit = trial % ranks})) {
       CHECK(has(one.thrown, "the toy broke"));
@@ -218,9 +215,8 @@ TEST_CASE("nothing is given up before all ranks know of the failure", "[nccl]") 
 }
 
 TEST_CASE("a host that waits for messages issues no pass without its own", "[nccl]") {
-  bool const by_copies = GENERATE(false, true);
   for (int trial = 0; trial < 9; ++trial) {
-    reset_for(trial, by_copies);
+    reset_for(trial);
     INFO("trial " << trial);
     for (auto const& one : fail({.culprit = trial % ranks, .synchronizes = true})) {
       CHECK(has(one.thrown, "the toy broke"));

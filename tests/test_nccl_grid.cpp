@@ -45,8 +45,6 @@ zbpp::cuda_model::options machine_for(
     plan const& planned, grid_layout const& layout, std::uint64_t seed) {
   auto machine = machine_of(planned, seed);
   machine.devices = machine.hosts = layout.ranks();
-  machine.shares_memory = seed % 2 == 0;
-  machine.devices_of_host = seed % 4 == 0 ? 3 : 32;
   return machine;
 }
 

@@ -110,11 +110,9 @@ void check_told(std::vector<std::string> reports, harm const& harm) {
   CHECK(first_of_serious() == "");
 }
 
-void reset_for(zbpp::plan const& planned, std::uint64_t seed, int devices_of_host) {
+void reset_for(zbpp::plan const& planned, std::uint64_t seed) {
   auto machine = machine_of(planned, run_seed() + seed);
   machine.hosts = 0;  // they come and go by themselves
-  machine.shares_memory = devices_of_host > 0;
-  if (machine.shares_memory) machine.devices_of_host = devices_of_host;
   reset_gpus(machine);
 }
 
@@ -127,38 +125,22 @@ TEST_CASE("ranks over NCCL learn who was killed, and nothing leaks", "[nccl]") {
     for (bool const stops_device : {false, true}) {
       harm const harm{.rank = rank, .stops_device = stops_device};
       INFO("rank " << rank << ", its device stops: " << stops_device);
-      reset_for(planned, ++seed, 0);
+      reset_for(planned, ++seed);
       check_told(run_until_harm(planned, harm), harm);
       CHECK(first_of(model::leaks()) == "");
     }
-}
-
-// Two ranks are on each host, so copies carry 0>1, 1>0, 2>3 and 3>2, and NCCL the rest.
-TEST_CASE("who could write to slots is killed, and they alone stay", "[nccl]") {
-  auto const planned = toy_plan("zb_h1", 4, 5);
-  harm const harm_done =
-      GENERATE(harm{.rank = 1, .stops_device = true}, harm{.rank = 0, .stops_device = false});
-  INFO("rank " << harm_done.rank);
-  reset_for(planned, 20 + static_cast<std::uint64_t>(harm_done.rank), 2);
-  check_told(run_until_harm(planned, harm_done), harm_done);
-  // Those of its neighbour: when they are free, CUDA does not say.
-  auto const leaks = model::leaks();
-  INFO(first_of(leaks));
-  CHECK(leaks.size() == 1);
-  CHECK(std::ranges::all_of(leaks, [](auto const& l) { return l.starts_with("allocation"); }));
 }
 
 TEST_CASE("a connection that breaks ends the run at both ends, and nothing leaks", "[nccl]") {
   auto const planned = toy_plan("zb_h1", 3, 5);
   std::uint64_t seed = 40;
-  for (int const devices_of_host : {0, 2, 3})
-    for (int rank = 1; rank < 3; ++rank) {
-      harm const harm{.rank = rank, .is_killed = false};
-      INFO("rank " << rank << ", " << devices_of_host << " GPUs reach each other");
-      reset_for(planned, ++seed, devices_of_host);
-      check_told(run_until_harm(planned, harm), harm);
-      CHECK(first_of(model::leaks()) == "");
-    }
+  for (int rank = 1; rank < 3; ++rank) {
+    harm const harm{.rank = rank, .is_killed = false};
+    INFO("rank " << rank);
+    reset_for(planned, ++seed);
+    check_told(run_until_harm(planned, harm), harm);
+    CHECK(first_of(model::leaks()) == "");
+  }
 }
 
 }  // namespace test_nccl_killed_ranks

@@ -44,15 +44,11 @@ using zbpp::traffic;
 namespace {
 
 // Takes a step and evaluates, on a GPU for each rank.
-void run(
-    plan const& planned,
-    channel_layout layout,
-    std::function<bool(int)> const& by_copies = [](int) { return false; }) {
+void run(plan const& planned, channel_layout layout) {
   auto all = toy::make_model(planned.problem().stages());
   std::vector<toy::padded_stage> stages(all.begin(), all.end());
   nccl_in_one_process backend;
   backend.layout = layout;
-  backend.by_copies = by_copies;
   backend.edges = toy::edge_shapes(planned.problem());
   zbpp::pipeline pipe{planned, std::move(backend), stages};
   pipe.step();
@@ -135,64 +131,6 @@ TEST_CASE(
   CHECK(found.one_queue > thinned(300, 50));
   CHECK(found.queue_for_each > thinned(100, 10));
   CHECK(found.refused > thinned(100, 10));
-}
-
-// A send that copies waits until its receiver has opened the slot, a receive for nothing, and a
-// pass for its message.
-TEST_CASE("copies between processes need no more queues than they are said to", "[nccl][long]") {
-  using enum model::queue_mapping;
-  std::uint64_t seed = run_seed();
-  int one_queue = 0;
-  int queue_for_each = 0;
-  for (int p : thinned<std::vector<int>>({2, 3, 4}, {3}))
-    for (auto const& placement : placements_to_run(p))
-      for (auto const layout :
-           {channel_layout::one_per_directed_pair, channel_layout::one_per_rank}) {
-        problem const problem(placement, 2 * p, launched_costs(), 87);
-        for_each_plan_of(problem, {}, [&](std::string const& name, plan const& plain) {
-          auto const planned = make_plan(name, plain.schedule(), problem, {.layout = layout});
-          auto const copied = static_cast<int>(++seed % 3);  // those of a parity, or all
-          auto const by_copies = [=](int c) { return copied == 2 || c % 2 == copied; };
-          // In a queue for each stream, if any rank has to have that.
-          int streams = 1;
-          traffic const messages(planned.program());
-          for (int rank = 0; rank < p; ++rank) {
-            int communicators = 0;
-            int copying = 0;
-            for (int c = 0; c < messages.map().size(); ++c) {
-              auto const [from, to] = messages.map().ends(c);
-              if (by_copies(c))
-                copying += from == rank ? 1 : 0;
-              else
-                communicators += from == rank || to == rank ? 1 : 0;
-            }
-            streams = std::max(
-                streams,
-                nccl::detail::streams_of_rank(planned.program(), rank, communicators, copying));
-          }
-          auto const need = zbpp::hardware_queues(
-              planned.program(), std::vector<int>(zbpp::detail::index(p), streams));
-          for (int queues : {need.most(), 3, 8, 32}) {
-            if (queues < need.most()) continue;
-            auto const mapping = !need.reason.empty() ? in_turn
-                                 : seed % 2 == 0      ? one
-                                                      : model::queue_mapping::random;
-            INFO(name << ", " << queues << " queues, interleaving " << seed << ", " << copied);
-            model::reset(
-                {.seed = ++seed,
-                 .devices = p,
-                 .connections = queues,
-                 .mapping = mapping,
-                 .shares_memory = true});
-            CHECK_NOTHROW(run(planned, channel_layout::one_per_directed_pair, by_copies));
-            CHECK(first_of(model::faults()) == "");
-            CHECK(first_of(model::leaks()) == "");
-            ++(need.reason.empty() ? one_queue : queue_for_each);
-          }
-        });
-      }
-  CHECK(one_queue > thinned(100, 20));
-  CHECK(queue_for_each > thinned(50, 10));
 }
 
 TEST_CASE("all streams of a rank are counted, with those of NCCL", "[nccl]") {

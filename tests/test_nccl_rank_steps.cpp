@@ -58,15 +58,8 @@ gpu_steps::outcome train_on_ranks(plan const& planned, gpu_steps::trouble const&
               with.infinite_of(s, placement.stages()),
               planned.problem().costs(s).tied > 0);
         auto settings = settings_of(planned, meeting.rank());
-        bool is_told = false;
-        settings.on_thread_start = [&,
-                                    here = std::this_thread::get_id()](std::span<int const> ranks) {
-          is_told = ranks.size() == 1 && ranks.front() == meeting.rank() &&
-                    std::this_thread::get_id() == here;
-        };
         zbpp::pipeline pipe(
             planned, nccl::ranks(meeting, settings), stages, gpu_steps::options(with));
-        if (!is_told) throw std::runtime_error("the thread of the rank was not told of it");
         gpu_steps::outcome outcome;
         outcome.train(pipe);
         pipe.evaluate();
@@ -120,9 +113,7 @@ TEST_CASE("ranks with sockets and NCCL between them agree on steps", "[nccl][lon
            gpu_steps::troubles_of(make_plan(zbpp::zb_v{}, problem, {.step = kind}))) {
         auto const planned = make_plan(zbpp::zb_v{}, problem, {.step = kind, .layout = layout});
         layout = zbpp::channel_layout::one_per_rank;  // of all but the first, for few queues
-        auto machine = machine_of(planned, ++seed);
-        machine.shares_memory = seed % 2 == 0;
-        machine.devices_of_host = seed % 4 == 0 ? 2 : 32;
+        auto const machine = machine_of(planned, ++seed);
         reset_gpus(machine);
         INFO(ranks << " ranks, interleaving " << seed << ", clips at " << with.clip);
         INFO(machine.connections << " queues, mapping " << static_cast<int>(machine.mapping));
@@ -203,9 +194,7 @@ TEST_CASE(
   auto seed = run_seed() + 2000;
   for (int failing = 1; failing < 12; failing += thinned(2, 5))
     for (int culprit = 0; culprit < ranks; ++culprit) {
-      auto machine = machine_of(planned, ++seed);
-      machine.shares_memory = seed % 2 == 0;
-      reset_gpus(machine);
+      reset_gpus(machine_of(planned, ++seed));
       INFO("flow " << failing << " of rank " << culprit << ", interleaving " << seed);
       auto const thrown =
           run_ranks(ranks, patient_settings(), [&](zbpp::asio::rendezvous& meeting) {

@@ -130,9 +130,7 @@ int train(
 }
 
 void check(plan const& planned, replicas::training by, std::uint64_t seed) {
-  auto machine = machine_of(planned, seed);
-  machine.shares_memory = seed % 2 == 0;
-  checked_ranks const gpus(machine);
+  checked_ranks const gpus(machine_of(planned, seed));
   INFO("interleaving " << seed << ", clips at " << by.clip);
   replicas::reference alone(planned, by);
   CHECK(train(planned, by, alone.train()) == 0);
@@ -238,21 +236,17 @@ TEST_CASE("no step of replicas over NCCL connects what was not connected before"
       zbpp::zb_v{},
       problem_of(zbpp::placement::v_shape(2), 4, 2, true),
       {.step = step_kind::post_validated});
-  for (bool const shares_memory : {true, false}) {
-    auto machine = machine_of(planned, run_seed() + 3300);
-    machine.shares_memory = shares_memory;
-    checked_ranks const gpus(machine);
-    auto const thrown = run_ranks(4, patient_settings(), [&](rendezvous& run) {
-      replica_rank rank(planned, run, {});
-      run.barrier();
-      if (run.rank() == 0) model::start_counting();
-      run.barrier();
-      rank.pipe().run(3);
-      run.barrier();
-    });
-    for (auto const& text : thrown) CHECK(text == "");
-    CHECK(model::connections() == 0);
-  }
+  checked_ranks const gpus(machine_of(planned, run_seed() + 3300));
+  auto const thrown = run_ranks(4, patient_settings(), [&](rendezvous& run) {
+    replica_rank rank(planned, run, {});
+    run.barrier();
+    if (run.rank() == 0) model::start_counting();
+    run.barrier();
+    rank.pipe().run(3);
+    run.barrier();
+  });
+  for (auto const& text : thrown) CHECK(text == "");
+  CHECK(model::connections() == 0);
 }
 
 namespace {
@@ -314,48 +308,12 @@ TEST_CASE("making replicas over NCCL ends where their sums do not", "[nccl][grid
   }
 }
 
-TEST_CASE("sums over replicas have thread blocks of their own", "[nccl][grid]") {
-  auto const planned = make_plan(
-      zbpp::zb_v{},
-      problem_of(zbpp::placement::v_shape(2), 4, 2, false),
-      {.step = step_kind::synchronous});
-  for (int const sums : {0, 1, 7}) {
-    auto const needs = nccl::device_needs_of(
-        planned.program(), planned.problem(), {.most_ctas = 3, .sum_ctas = sums});
-    // NCCL takes powers of two for messages.
-    for (auto const& each : needs) CHECK(each.waiting_ctas == 2 * 2 + (sums == 0 ? 2 : sums));
-  }
-  // With 4 for messages and 127 for sums one of 132 multiprocessors is left for passes.
-  auto machine = machine_of(planned, run_seed() + 3500);
-  machine.shares_memory = false;
-  checked_ranks const gpus(machine);
-  replicas::training const by;
-  replicas::reference alone(planned, by);
-  nccl::ranks_settings const settings{.most_ctas = 3, .sum_ctas = 127};
-  CHECK(train(planned, by, alone.train(), settings) == 0);
-
-  auto const thrown = run_ranks(4, patient_settings(), [&](rendezvous& run) {
-    replica_rank const rank(planned, run, by, settings);
-    run.barrier();
-    if (run.rank() == 0) {
-      auto const ctas = model::ctas_of_communicators();
-      CHECK(std::ranges::count(ctas, 127) == 4);  // the end of each rank
-      CHECK(std::ranges::count(ctas, 2) == 4 * 2);
-      CHECK(ctas.size() == 4 * 3);
-    }
-    run.barrier();
-  });
-  for (auto const& text : thrown) CHECK(text == "");
-}
-
 TEST_CASE("replicas over NCCL make what is said of their plan", "[nccl][grid]") {
   auto const planned = make_plan(
       zbpp::zb_v{},
       problem_of(zbpp::placement::v_shape(2), 4, 2, false),
       {.step = step_kind::synchronous});
-  auto machine = machine_of(planned, run_seed());
-  machine.shares_memory = false;  // NCCL carries all
-  checked_ranks const gpus(machine);
+  checked_ranks const gpus(machine_of(planned, run_seed()));
   auto const thrown = run_ranks(4, patient_settings(), [&](rendezvous& run) {
     replica_rank const rank(planned, run, {});
     run.barrier();
@@ -593,12 +551,8 @@ TEST_CASE("what replicas over NCCL cannot do is refused in a line", "[nccl][grid
       "replicas the same weights");
   // Sums wait as messages do: with two communicators each could have 65.
   check_told(
-      refused(planned, {.peer_copies = false, .most_ctas = 127}),
+      refused(planned, {.most_ctas = 127}),
       "messages may hold 64 multiprocessors for each of 3 communicators");
-  check_told(
-      refused(planned, {.peer_copies = false, .most_ctas = 2, .sum_ctas = 128}),
-      "messages may hold 4 multiprocessors and sums over replicas 128 while they wait, and the "
-      "passes of rank");
   // The same in step_async(), of whichever backend.
   auto const thrown = run_ranks(4, patient_settings(), [&](rendezvous& run) {
     replica_rank rank(planned, run, {});
@@ -647,7 +601,7 @@ class two_replicas {
         std::vector<nccl::detail::local_rank>{{0, 0}, {1, 1}},
         map,
         std::span(&id, 1),
-        nccl::detail::cta_limits(),
+        1,
         brief_pause());
     for (int rank : {0, 1}) ranks_.push_back(std::make_unique<rank_state>(*communicators_, rank));
   }
@@ -760,23 +714,17 @@ TEST_CASE("a sum that begins or is used too early is found", "[nccl][grid]") {
 
 TEST_CASE("communicators of sums stand in front of those of messages", "[nccl][grid]") {
   std::vector<zbpp::channel> const row{{.from = 0, .to = 2}, {.from = 2, .to = 0}};
-  auto map = nccl::detail::map_remaining(
-      row, 4, channel_layout::one_per_directed_pair, [](int channel) { return channel == 0; });
+  auto map = nccl::detail::map_communicators(row, channel_layout::one_per_directed_pair);
   std::vector<std::vector<int>> const groups{{0, 1}, {2, 3}};
   nccl::detail::add_sums(map, groups);
-  REQUIRE(map.communicators.size() == 3);
+  REQUIRE(map.communicators.size() == 4);
   CHECK(map.of_sums == 2);
   CHECK(map.communicators[1].ranks == groups[1]);
   CHECK(map.communicators[1].name == "zbpp:sums:2");
-  CHECK(map.communicators[2].name == "zbpp:2>0");
-  CHECK(map.of_channel == std::vector{nccl::detail::communicator_map::none, 2});
-  CHECK(map.count_of(0) == 2);
+  CHECK(map.communicators[2].name == "zbpp:0>2");
+  CHECK(map.of_channel == std::vector{2, 3});
+  CHECK(map.count_of(0) == 3);
   CHECK(map.count_of(3) == 1);
-  nccl::detail::cta_limits const limits{.of_message = 3, .of_sum = 7};
-  CHECK(map.most_ctas(1, limits) == 7);
-  CHECK(map.most_ctas(2, limits) == 3);
-  CHECK(map.most_ctas_of(0, limits) == 10);
-  CHECK(map.most_ctas_of(3, limits) == 7);
 }
 
 }  // namespace test_nccl_replicas

@@ -118,12 +118,10 @@ TEST_CASE("ranks that begin steps while others run have the bits of one process"
       for (auto const replay : {cuda::replay::none, cuda::replay::step}) {
         if (replay == cuda::replay::step && options.layout != for_one_queue.layout) continue;
         for (int at_once : thinned<std::vector<int>>({1, 2, 3}, {2})) {
-          auto machine = machine_of(planned, ++seed);
-          machine.shares_memory = seed % 2 == 0;
+          auto const machine = machine_of(planned, ++seed);
           INFO(
-              policy << ", " << ranks << " ranks, " << at_once
-                     << " at once, replays: " << (replay == cuda::replay::step) << ", interleaving "
-                     << seed << ", shares memory: " << machine.shares_memory);
+              policy << ", " << ranks << " ranks, " << at_once << " at once, replays: "
+                     << (replay == cuda::replay::step) << ", interleaving " << seed);
           check_together(planned, expected, machine, at_once, settings_with(replay, at_once));
         }
       }
@@ -139,20 +137,16 @@ TEST_CASE("so have they with other settings, and with pairs", "[nccl]") {
   auto const planned = make_plan("pairs", order, plain.problem(), for_one_queue);
   auto const expected = adding_reference(planned, steps);
   auto const check = [&](std::string const& name, auto const& other) {
-    for (bool const shares_memory : {false, true}) {
-      auto machine = machine_of(planned, ++seed);
-      machine.shares_memory = shares_memory;
-      machine.drains = seed % 2 == 0;
-      INFO(name << ", interleaving " << seed << ", shares memory: " << shares_memory);
-      check_together(planned, expected, machine, 2, [&](nccl::ranks_settings& s) {
-        s.steps_at_once = 2;
-        other(s);
-      });
-    }
+    auto machine = machine_of(planned, ++seed);
+    machine.drains = seed % 2 == 0;
+    INFO(name << ", interleaving " << seed);
+    check_together(planned, expected, machine, 2, [&](nccl::ranks_settings& s) {
+      s.steps_at_once = 2;
+      other(s);
+    });
   };
   using settings = nccl::ranks_settings;
   check("no other setting", [](settings&) {});
-  check("a host that runs one pass ahead", [](settings& s) { s.run_ahead = 1; });
   check("a wait after each pass", [](settings& s) { s.synchronizes = true; });
   check("one communicator", [](settings& s) { s.layout = zbpp::channel_layout::one_per_rank; });
 }
@@ -161,13 +155,10 @@ TEST_CASE("hosts that wait for room in launch queues begin steps all the same", 
   auto seed = run_seed() + 200;
   auto const planned = plan_of(3);
   auto const expected = adding_reference(planned, steps);
-  for (bool const shares_memory : {false, true}) {
-    auto machine = machine_of(planned, ++seed);
-    machine.shares_memory = shares_memory;
-    machine.launch_depth = 3;
-    INFO("interleaving " << seed << ", shares memory: " << shares_memory);
-    check_together(planned, expected, machine, 3, settings_with(cuda::replay::none, 3));
-  }
+  auto machine = machine_of(planned, seed);
+  machine.launch_depth = 3;
+  INFO("interleaving " << seed);
+  check_together(planned, expected, machine, 3, settings_with(cuda::replay::none, 3));
 }
 
 TEST_CASE("a rank begins steps before others have begun any", "[nccl]") {
@@ -307,30 +298,24 @@ TEST_CASE("what a pass throws while steps run leaves those before it whole", "[n
   auto const planned = plan_of(3);
   auto const expected = adding_reference(planned, 12);
   auto seed = run_seed() + 500;
-  for (bool const shares_memory : {false, true})
-    for (int culprit : {0, 1, 2})
-      for (int step : thinned<std::vector<int>>({0, 1, 4}, {4})) {
-        INFO(
-            "culprit " << culprit << ", step " << step << ", interleaving " << seed + 1
-                       << ", shares memory: " << shares_memory);
-        auto machine = machine_of(planned, ++seed);
-        machine.shares_memory = shares_memory;
-        reset_gpus(machine);
-        auto const ends =
-            fail(planned, expected, {.culprit = culprit, .on_forward = [=](int issued) {
-                                       if (issued == step * microbatches + 2)
-                                         throw std::out_of_range("the toy broke");
-                                     }});
-        check_ends(ends, "the toy broke");
-        CHECK(ends[zbpp::detail::index(culprit)].steps == step);
-        for (std::size_t rank = 0; rank < ends.size(); ++rank) {
-          CHECK(ends[rank].steps <= step);
-          // To others, the first failure names its step.
-          auto const names = "the toy broke (in step " + std::to_string(step) + ")";
-          bool const is_culprit = static_cast<int>(rank) == culprit;
-          CHECK((is_culprit || ends[rank].reports.front().find(names) != std::string::npos));
-        }
+  for (int culprit : {0, 1, 2})
+    for (int step : thinned<std::vector<int>>({0, 1, 4}, {4})) {
+      INFO("culprit " << culprit << ", step " << step << ", interleaving " << seed + 1);
+      reset_gpus(machine_of(planned, ++seed));
+      auto const ends = fail(planned, expected, {.culprit = culprit, .on_forward = [=](int issued) {
+                                                   if (issued == step * microbatches + 2)
+                                                     throw std::out_of_range("the toy broke");
+                                                 }});
+      check_ends(ends, "the toy broke");
+      CHECK(ends[zbpp::detail::index(culprit)].steps == step);
+      for (std::size_t rank = 0; rank < ends.size(); ++rank) {
+        CHECK(ends[rank].steps <= step);
+        // To others, the first failure names its step.
+        auto const names = "the toy broke (in step " + std::to_string(step) + ")";
+        bool const is_culprit = static_cast<int>(rank) == culprit;
+        CHECK((is_culprit || ends[rank].reports.front().find(names) != std::string::npos));
       }
+    }
 }
 
 TEST_CASE("a launch that fails while steps are replayed reaches every rank", "[nccl]") {
@@ -378,11 +363,8 @@ TEST_CASE("messages that are lost while steps run end them on every rank", "[ncc
   auto const expected = adding_reference(planned, 12);
   auto meeting = patient_settings();
   meeting.stall_deadline = std::chrono::seconds(1);
-  for (bool const shares_memory : {false, true}) {
-    INFO("shares memory: " << shares_memory);
-    auto machine = machine_of(planned, run_seed() + 800);
-    machine.shares_memory = shares_memory;
-    reset_gpus(machine);
+  {
+    reset_gpus(machine_of(planned, run_seed() + 800));
     auto const ends = fail(
         planned,
         expected,
@@ -392,8 +374,7 @@ TEST_CASE("messages that are lost while steps run end them on every rank", "[ncc
                if (issued != 4 * microbatches + 2) return;
                model::start_counting();
                // Of whatever rank; others may send meanwhile.
-               for (auto const* sends : {"ncclSend", "cuStreamWriteValue32"})
-                 for (std::uint64_t i = 1; i < 200; ++i) model::skip(sends, i);
+               for (std::uint64_t i = 1; i < 200; ++i) model::skip("ncclSend", i);
              },
          .meeting = meeting});
     check_ends(ends, "the step has stalled");

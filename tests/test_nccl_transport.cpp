@@ -44,8 +44,6 @@ struct two_ranks {
       cuda::message_shape parts,
       int depth = 4,
       channel_layout layout = channel_layout::one_per_directed_pair,
-      std::size_t messages = 64,
-      bool by_copies = false,
       bool host_waits = false)
       : shapes{std::move(parts)} {
     std::vector<zbpp::channel> const channels{{0, 1, depth, depth}, {1, 0, depth, depth}};
@@ -55,19 +53,16 @@ struct two_ranks {
           {c,
            zbpp::detail::index(depth),
            &shapes,
-           std::vector<std::int32_t>(messages, 0),
-           std::vector<zbpp::cuda::transfer_waits>(messages),
-           by_copies ? cuda::slot_filling::by_sends : cuda::slot_filling::by_receives});
+           std::vector<std::int32_t>(64, 0),
+           std::vector<zbpp::cuda::transfer_waits>(64),
+           cuda::slot_filling::by_receives});
     for (int rank : {0, 1}) {
       cuda::device_guard const here(rank);
       contexts[zbpp::detail::index(rank)] = std::make_unique<cuda::device_context>(
           cuda::rank_device{.device = rank}, 1, std::span<zbpp::pass const>(), launching);
     }
-    auto const held = std::vector(channels.size(), zbpp::detail::index(depth));
-    auto const peers = make_peers(needs, held, [=](int) { return by_copies; });
     transport.emplace(
-        make_communicators(channels, {{0, 0}, {1, 1}}, layout, peers.get()),
-        peers,
+        make_communicators(channels, {{0, 0}, {1, 1}}, layout),
         std::vector{contexts[0].get(), contexts[1].get()},
         std::move(needs),
         host_waits);
@@ -137,7 +132,7 @@ struct two_ranks {
 
 void reset(std::uint64_t seed) {
   // A queue for each stream.
-  model::reset({.seed = seed, .devices = 2, .connections = 8, .shares_memory = true});
+  model::reset({.seed = seed, .devices = 2, .connections = 8});
 }
 
 std::string first_fault() {
@@ -148,7 +143,6 @@ std::string first_fault() {
 }  // namespace
 
 TEST_CASE("messages of a channel arrive complete and in the order of their sends", "[nccl]") {
-  bool const by_copies = GENERATE(false, true);
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     // Without a buffer at all, with empty ones, with more than a group takes.
     for (cuda::message_shape const& shape :
@@ -159,7 +153,7 @@ TEST_CASE("messages of a channel arrive complete and in the order of their sends
           {8, 16, 0, 8, 8, 8, 8, 8}}) {
       reset(run_seed() + seed);
       {
-        two_ranks pair(shape, 6, channel_layout::one_per_directed_pair, 64, by_copies);
+        two_ranks pair(shape, 6);
         int right = 0;
         for (int n = 0; n < 6; ++n) {
           pair.transport->post_receive(0, 0);
@@ -183,11 +177,10 @@ TEST_CASE("messages of a channel arrive complete and in the order of their sends
 }
 
 TEST_CASE("both directions run for long in few slots, on every layout that is safe", "[nccl]") {
-  bool const by_copies = GENERATE(false, true);
   for (auto const layout : {channel_layout::one_per_directed_pair, channel_layout::one_per_pair})
     for (std::uint64_t seed = 0; seed < 50; ++seed) {
       reset(run_seed() + seed);
-      two_ranks pair({16, 48}, 2, layout, 64, by_copies);
+      two_ranks pair({16, 48}, 2, layout);
       int right = 0;
       constexpr int count = 20;
       // Rank 0 sends, rank 1 answers; an answer shows that the message was consumed.
@@ -288,24 +281,21 @@ TEST_CASE("nothing is issued on links that are aborted, and what waits there end
 }
 
 TEST_CASE("what the host has seen arrive before an abort is ordered behind it", "[nccl]") {
-  using enum zbpp::channel_layout;
-  for (bool const by_copies : {false, true})
-    for (std::uint64_t seed = 0; seed < 10; ++seed) {
-      INFO((by_copies ? "copies" : "NCCL") << ", interleaving " << seed);
-      reset(run_seed() + seed);
-      int right = 0;
-      two_ranks pair({16}, 4, one_per_directed_pair, 64, by_copies, true);
-      pair.transport->post_receive(0, 0);
-      pair.send(0, 7);
-      while (pair.transport->arrival(0, 0) == zbpp::nccl::detail::transport::not_yet) {
-      }
-      pair.transport->peers().abort();
-      pair.transport->communicators().abort();
-      pair.read(1, pair.transport->take(0, 0, 0), 7, right);
-      pair.finish();
-      CHECK(right == 1);
-      CHECK(first_fault() == "");
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    INFO("interleaving " << seed);
+    reset(run_seed() + seed);
+    int right = 0;
+    two_ranks pair({16}, 4, channel_layout::one_per_directed_pair, true);
+    pair.transport->post_receive(0, 0);
+    pair.send(0, 7);
+    while (pair.transport->arrival(0, 0) == zbpp::nccl::detail::transport::not_yet) {
     }
+    pair.transport->communicators().abort();
+    pair.read(1, pair.transport->take(0, 0, 0), 7, right);
+    pair.finish();
+    CHECK(right == 1);
+    CHECK(first_fault() == "");
+  }
 }
 
 TEST_CASE("an abort during a call of NCCL does not touch its stream", "[nccl]") {

@@ -34,8 +34,8 @@ struct ending {
   std::string text;
 };
 
-/// Runs `body` in this process; on the model with two devices that share memory, and what the model
-/// then finds wrong is an exception.
+/// Runs `body` in this process; on the model with two devices, and what the model then finds wrong
+/// is an exception.
 /// @return what `body` found
 [[nodiscard]] std::string run_here(std::function<std::string()> const& body);
 
@@ -156,7 +156,7 @@ class link {
 };
 
 /// Runs `body` in two processes, ranks 0 and 1; to be called within `run_alone`. On the model they
-/// are two threads, and processes to the model alone.
+/// are two threads.
 /// @param limit  of rank 1 once rank 0 has ended; threads have none
 /// @return what rank 0 found
 [[nodiscard]] std::string run_as_two(

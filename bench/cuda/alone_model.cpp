@@ -16,16 +16,15 @@
 namespace zbpp::bench {
 namespace {
 
-// The end of the process takes away streams of parts, and what is registered.
+// The end of the process takes away streams of parts.
 bool is_left_on_purpose(std::string const& leak) {
-  return leak.starts_with("stream of a green context") || leak.starts_with("green context") ||
-         leak.starts_with("registration");
+  return leak.starts_with("stream of a green context") || leak.starts_with("green context");
 }
 
 }  // namespace
 
 std::string run_here(std::function<std::string()> const& body) {
-  cuda_model::reset({.devices = 2, .hosts = 0, .shares_memory = true});
+  cuda_model::reset({.devices = 2, .hosts = 0});
   auto found = body();
   for (auto const& fault : cuda_model::faults()) throw std::runtime_error(fault);
   for (auto const& leak : cuda_model::leaks())
@@ -44,10 +43,7 @@ std::string run_as_two(
   std::array<ending, 2> found;
   auto const be_rank = [&](std::size_t rank) {
     auto const own = std::move(hosts[rank]);
-    found[rank] = detail::end_of([&] {
-      cuda_model::be_process(static_cast<int>(rank));
-      return body(link(static_cast<int>(rank), ends[rank]));
-    });
+    found[rank] = detail::end_of([&] { return body(link(static_cast<int>(rank), ends[rank])); });
     ::close(ends[rank]);
   };
   std::array<std::thread, 2> threads;

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a counter takes that orders streams, and a channel over NCCL by the size of messages: to
-// oneself, or between the two processes of a run, each way on a communicator and a stream of its
-// own, as `nccl::ranks` has them; what a message of a pipeline takes by copies and by NCCL; how
-// many multiprocessors a receive holds while it waits; and what sums over two replicas take, alone
-// and beside passes. `./run gpu` starts it. Exit status: 0 good, 1 something failed, 2 wrong
-// arguments, 3 no device.
+// What a channel over NCCL takes by the size of messages: to oneself, or between the two processes
+// of a run, each way on a communicator and a stream of its own, as `nccl::ranks` has them; what a
+// message of a pipeline takes; how many multiprocessors a receive holds while it waits; and what
+// sums over two replicas take, alone and beside passes. `./run gpu` starts it. Exit status: 0 good,
+// 1 something failed, 2 wrong arguments, 3 no device.
 #include <zbpp/asio/rendezvous.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/nccl/communicator.hpp>
-#include <zbpp/nccl/detail/peer_channels.hpp>
 #include <zbpp/nccl/measure_transfers.hpp>
 #include <zbpp/nccl/settings.hpp>
 
@@ -141,28 +139,6 @@ double one_in_a_row(int repeats, cuda::stream_ref on, Call const& once) {
 
 double rate(std::size_t size, double microseconds) {
   return static_cast<double>(size) / microseconds * 1e-3;
-}
-
-// What orders copies between processes, beside what orders those of one.
-void counters(report& into) {
-  table& result =
-      into.begin("From stream to stream of one GPU, with nothing in between", {"by", "us"});
-  cuda::stream const first(cuda::stream_priority::usual);
-  cuda::stream const second(cuda::stream_priority::usual);
-  result.add(
-      {std::string("an event"),
-       1e3 * measure_transfer({{.compute = first.view()}, {.compute = second.view()}})});
-  nccl::detail::shared_page const page;
-  nccl::detail::stream_values const values(0);
-  auto* const counter = static_cast<std::uint32_t*>(page.on_device());
-  auto const by_counter = [&](cuda::stream_ref from, cuda::stream_ref to, int number) {
-    values.write(from, counter, static_cast<std::uint32_t>(number));
-    values.wait(to, counter, static_cast<std::uint32_t>(number));
-  };
-  result.add(
-      {std::string("a counter in a page of the host"),
-       1e3 * measure_hops(first.view(), second.view(), by_counter)});
-  into.save();
 }
 
 std::vector<std::string> columns(std::string const& latency) {
@@ -417,34 +393,19 @@ void sums_beside_passes(asio::rendezvous& run, report& into, sizes const& all) {
   }
 }
 
-// What a message of a pipeline takes, by copies, the counters that order them included, and by
-// NCCL.
+// What a message of a pipeline takes.
 void messages_of_pipelines(asio::rendezvous& run, report& into, bool is_short) {
-  table& result = into.begin(
-      "A message of a pipeline, from one process to another", {"carried by", "bytes", "us"});
-  for (bool const peer_copies : {true, false})
-    for (bytes const size : {bytes{256}, bytes{is_short ? 65536 : 16 << 20}}) {
-      problem const sends(
-          placement::linear(2),
-          2,
-          stage_costs{.forward = 1, .backward_input = 1, .backward_weight = 1, .edge = size});
-      bool falls_back = !peer_copies;
-      nccl::ranks_settings settings;
-      settings.peer_copies = peer_copies;
-      settings.on_fallback = [&falls_back](std::string const& line) {
-        falls_back = true;
-        std::cerr << line << '\n';
-      };
-      auto const costs = nccl::measure_transfers(run, sends, settings);
-      auto const told = run.all_gather(std::as_bytes(std::span(&falls_back, 1)));
-      bool const by_nccl = std::ranges::any_of(
-          told, [](auto const& of_rank) { return of_rank.front() != std::byte{0}; });
-      result.add(
-          {std::string(by_nccl ? "NCCL" : "copies"),
-           std::int64_t{size},
-           1e-3 * static_cast<double>(costs(0, 1, size))});
-      into.save();
-    }
+  table& result =
+      into.begin("A message of a pipeline, from one process to another", {"bytes", "us"});
+  for (bytes const size : {bytes{256}, bytes{is_short ? 65536 : 16 << 20}}) {
+    problem const sends(
+        placement::linear(2),
+        2,
+        stage_costs{.forward = 1, .backward_input = 1, .backward_weight = 1, .edge = size});
+    auto const costs = nccl::measure_transfers(run, sends);
+    result.add({std::int64_t{size}, 1e-3 * static_cast<double>(costs(0, 1, size))});
+    into.save();
+  }
 }
 
 // One of two processes; rank 0 writes for both.
@@ -471,7 +432,6 @@ void run(choices const& chosen) {
   if (chosen.act != "self") return between_processes(chosen);
   report into(chosen.markdown, chosen.json);
   to_oneself(into, sizes_of(chosen.is_short));
-  counters(into);  // needs more of CUDA than NCCL does
   into.write_markdown(std::cout);
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bench/cuda/alone.hpp>
 #include <bench/cuda/contact_lines.hpp>
+#include <bench/cuda/kernels.hpp>
 #include <bench/cuda/work.hpp>
 #include <chrono>
 #include <cstddef>
@@ -161,9 +162,38 @@ std::string revoke() {
       [](pair& both) { nccl::detail::check_started(nccl::detail::revoke(both.own.get())); });
 }
 
+// A kernel is launched for the first time while a receive waits for what is sent after that.
+std::string late_loading() {
+  ::setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  return between_two([](pair& both) -> std::string {
+    both.fill();
+    both.enqueue();  // connects
+    both.expect_data();
+    cuda::stream const runs(cuda::stream_priority::usual);
+    device_memory const other(sizeof(float));
+    both.fill();
+    both.on.view().synchronize();
+    if (both.to.rank() == 1) {
+      both.enqueue();
+      cuda::check(scale(runs.view(), other.get<float>(), nullptr, 1, 1, 1));
+      runs.view().synchronize();
+    }
+    both.to.meet();
+    if (both.to.rank() == 0) both.enqueue();
+    both.expect_data();
+    both.to.meet();
+    return {};
+  });
+}
+
 constexpr line all[] = {
     {"NCCL: a message between two ranks", message, 25, "nccl", "all that goes over NCCL"},
     {"NCCL: two communicators at once", two_communicators, 25, "nccl", "all that goes over NCCL"},
+    {"NCCL: a first launch beside a receive",
+     late_loading,
+     25,
+     "late",
+     "nothing, with CUDA_MODULE_LOADING=EAGER or warm kernels"},
     {"NCCL: captured messages", captured, 25, "replay", "steps over NCCL that are replayed"},
     {"NCCL: an abort in time", abort, 25, "abort", "failures over NCCL that end in time"},
     {"NCCL: a revoke in time", revoke, 25, "revoke", "adopted communicators"}};

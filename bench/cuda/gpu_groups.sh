@@ -7,10 +7,10 @@
 programs_of() {
   case $1 in
     contact) echo "contact contact_nccl contact_cublas" ;;
-    copies) echo "12_gpu_processes nccl_check" ;;
     device) echo "10_one_gpu 11_many_gpus device_check bench_cuda" ;;
     plan) echo "bench_cuda" ;;
-    nccl | nccl_sums) echo "nccl_check bench_nccl" ;;
+    nccl) echo "12_gpu_processes nccl_check bench_nccl" ;;
+    nccl_sums) echo "nccl_check bench_nccl" ;;
     nccl_faults) echo "nccl_check" ;;
     trainer) echo "train_gpt_cuda train_gpt_cuda_compare" ;;
     sanitizer) echo "device_check train_gpt_cuda" ;;
@@ -23,8 +23,8 @@ programs_of() {
 # The programs of all other groups rely on what this one tries. What it finds holds for this device until
 # it is run again.
 group_contact() {
-  part contact 150 contact
-  part contact_nccl 145 contact_nccl
+  part contact 90 contact
+  part contact_nccl 170 contact_nccl
   CUDA_MODULE_LOADING=LAZY # or each line loads all kernels of cuBLASLt
   part contact_cublas 210 contact_cublas
   CUDA_MODULE_LOADING=EAGER
@@ -53,30 +53,6 @@ heed_contact() {
   esac
 }
 
-# What needs no NCCL comes next.
-group_copies() {
-  rank_1_ends_with=0
-  processes 12_gpu_processes 2 90 12_gpu_processes
-  for ranks in 2 4; do
-    processes "copies train" "$ranks" 50 nccl_check train_copies
-  done
-  processes "copies at_once" 2 50 nccl_check at_once_copies
-  CUDA_DEVICE_MAX_CONNECTIONS=1
-  processes "copies one_queue" 2 50 nccl_check one_queue_copies
-  CUDA_DEVICE_MAX_CONNECTIONS=32
-  for ranks in 2 4; do
-    fail_ranks copies 70 _copies
-  done
-}
-
-# fail_ranks NAME SECONDS [WAY]: one of `ranks` ranks throws, and dies
-fail_ranks() {
-  processes "$1 throw" "$ranks" "$2" nccl_check "throw${3:-}"
-  rank_1_ends_with=9
-  processes "$1 kill" "$ranks" "$2" nccl_check "kill${3:-}"
-  rank_1_ends_with=0
-}
-
 group_device() {
   part 10_one_gpu 30 10_one_gpu
   part 11_many_gpus 30 11_many_gpus
@@ -103,18 +79,19 @@ group_plan() {
 
 group_nccl() {
   rank_1_ends_with=0
-  part nccl_self 50 nccl_check self
-  figures nccl_to_itself 80 bench_nccl self
+  part nccl_self 45 nccl_check self
+  processes 12_gpu_processes 2 65 12_gpu_processes
+  figures nccl_to_itself 70 bench_nccl self
   for act in train replay at_once adopted; do
-    processes "nccl $act" 2 55 nccl_check "$act"
+    processes "nccl $act" 2 50 nccl_check "$act"
   done
   CUDA_DEVICE_MAX_CONNECTIONS=1
-  processes "nccl one_queue" 2 55 nccl_check one_queue
+  processes "nccl one_queue" 2 50 nccl_check one_queue
   CUDA_DEVICE_MAX_CONNECTIONS=32
   CUDA_MODULE_LOADING=LAZY
-  processes "nccl lazy_loading" 2 55 nccl_check train
+  processes "nccl lazy_loading" 2 50 nccl_check train
   CUDA_MODULE_LOADING=EAGER
-  processes nccl_pair 2 120 bench_nccl pair $short --json "$logs/figures-nccl_pair.json" \
+  processes nccl_pair 2 100 bench_nccl pair $short --json "$logs/figures-nccl_pair.json" \
     --markdown "$logs/figures-nccl_pair.md"
 }
 
@@ -133,10 +110,12 @@ group_nccl_sums() {
 
 group_nccl_faults() {
   rank_1_ends_with=0
-  ranks=4
   processes "nccl train" 4 100 nccl_check train
-  for ranks in 2 4; do
-    fail_ranks nccl 100
+  for ranks in 2 4; do # one of them throws, and dies
+    processes "nccl throw" "$ranks" 100 nccl_check throw
+    rank_1_ends_with=9
+    processes "nccl kill" "$ranks" 100 nccl_check kill
+    rank_1_ends_with=0
   done
 }
 

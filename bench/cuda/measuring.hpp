@@ -124,33 +124,24 @@ using pass_times = std::array<double, 3>;
 /// some milliseconds: what the host enqueues meanwhile then runs without a wait for the host.
 inline void hold_up(cuda::stream_ref on) { cuda::check(burn(on, 1, 400'000, nullptr)); }
 
-/// @return milliseconds of a hop from one stream to another
-/// @param hop  lets a stream wait for another; called with the other, the one that waits, and the
-///             number of the hop from 1
-template <class Hop>
-[[nodiscard]] double measure_hops(cuda::stream_ref first, cuda::stream_ref second, Hop const& hop) {
-  constexpr int hops = 100;
-  cuda::event const start(cuda::event_kind::timing);
-  cuda::event const end(cuda::event_kind::timing);
-  hold_up(first);
-  first.record(start);
-  for (int i = 1; i <= hops; ++i) i % 2 == 1 ? hop(first, second, i) : hop(second, first, i);
-  first.record(end);  // after an even number of hops
-  first.synchronize();
-  return between(start, end) / hops;
-}
-
 /// @return milliseconds from the end of a pass until a pass of another part can start that waits
 ///         for its message, which is handed over
 [[nodiscard]] inline double measure_transfer(std::vector<cuda::rank_device> const& devices) {
+  constexpr int hops = 100;  // even, so that the last one ends where the first began
   cuda::event const made(cuda::event_kind::order);
-  return measure_hops(
-      devices.front().compute,
-      devices.back().compute,
-      [&made](cuda::stream_ref from, cuda::stream_ref to, int) {
-        from.record(made);
-        to.wait(made);
-      });
+  cuda::event const start(cuda::event_kind::timing);
+  cuda::event const end(cuda::event_kind::timing);
+  cuda::stream_ref const first = devices.front().compute;
+  cuda::stream_ref const second = devices.back().compute;
+  hold_up(first);
+  first.record(start);
+  for (int i = 0; i < hops; ++i) {
+    (i % 2 == 0 ? first : second).record(made);
+    (i % 2 == 0 ? second : first).wait(made);
+  }
+  first.record(end);
+  first.synchronize();
+  return between(start, end) / hops;
 }
 
 /// Makes the problem of stages that all do the same work: `share` of a rank's each.

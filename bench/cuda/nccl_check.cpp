@@ -94,24 +94,6 @@ plan plan_of(std::string_view policy, int ranks, lower_options const& lowering =
   return make_plan(find_policy(policy), toy::problem_of(where, 4 * ranks), lowering);
 }
 
-// Whether CUDA says of the devices of two ranks that they reach each other; all are on one host.
-bool reach_each_other(int rank, int other) {
-  int devices = 0;
-  cuda::check(cudaGetDeviceCount(&devices));
-  int can = 1;
-  if (rank % devices != other % devices)
-    cuda::check(cudaDeviceCanAccessPeer(&can, rank % devices, other % devices));
-  return can != 0;
-}
-
-// Copies are to carry the messages between neighbours that reach each other; else a line says why
-// they do not.
-void expect_copies(int rank, int ranks, std::vector<std::string> const& fallbacks) {
-  for (int const other : {rank - 1, rank + 1})
-    if (other >= 0 && other < ranks && !reach_each_other(rank, other)) return;
-  expect(fallbacks.empty(), fallbacks.empty() ? "" : fallbacks.front());
-}
-
 // Takes steps, as many at once as the settings say. @return their losses, where they are here
 template <class Pipeline>
 std::vector<double> losses_of(Pipeline& pipe, int steps_at_once) {
@@ -136,7 +118,7 @@ std::vector<double> losses_of(Pipeline& pipe, int steps_at_once) {
 void train(
     asio::rendezvous& run,
     std::string_view policy,
-    nccl::ranks_settings settings,
+    nccl::ranks_settings const& settings,
     lower_options const& lowering = {}) {
   auto const planned = plan_of(policy, run.ranks(), lowering);
   auto const& what = planned.problem();
@@ -144,12 +126,9 @@ void train(
   std::vector<toy::sum> sums(own.size());
   std::vector<toy::stage> stages;
   for (std::size_t i = 0; i < own.size(); ++i) stages.emplace_back(own[i], sums[i].get());
-  std::vector<std::string> fallbacks;
-  settings.on_fallback = [&](std::string const& line) { fallbacks.push_back(line); };
   toy::outcome found;
   {
     pipeline pipe{planned, nccl::ranks(run, settings), stages};
-    expect_copies(run.rank(), run.ranks(), fallbacks);
     found.losses = losses_of(pipe, settings.steps_at_once);
   }
   auto const right = toy::expected(what.stages(), what.microbatches(), steps);
@@ -229,7 +208,7 @@ void train_all_replicas(
 }
 
 // Every rank that lives has to learn of the failure, in time, and who failed.
-void stop(asio::rendezvous& run, bool kills, bool peer_copies) {
+void stop(asio::rendezvous& run, bool kills) {
   constexpr int culprit = 1;
   auto const planned = plan_of("zb_h1", run.ranks());
   toy::sum sum;
@@ -241,7 +220,6 @@ void stop(asio::rendezvous& run, bool kills, bool peer_copies) {
     };
   std::vector<stopping_stage> stages{stopping_stage(toy::stage(run.rank(), sum.get()), stops)};
   nccl::ranks_settings settings;
-  settings.peer_copies = peer_copies;
   settings.init_deadline = start_limit;
   pipeline pipe{planned, nccl::ranks(run, settings), stages};
   auto const start = std::chrono::steady_clock::now();
@@ -260,22 +238,17 @@ void stop(asio::rendezvous& run, bool kills, bool peer_copies) {
   expect(false, "the failure was not noticed");
 }
 
-// NCCL carries all messages; in acts that end in "_copies", copies do where ranks reach each other.
 void take_part(std::string_view act) {
-  constexpr std::string_view suffix = "_copies";
-  bool const by_copies = act.ends_with(suffix);
-  if (by_copies) act.remove_suffix(suffix.size());
   asio::rendezvous_settings settings;
   settings.stall_deadline = stall_limit;
   settings.join_deadline = settings.collective_deadline = start_limit;
   bool const fails = act == "throw" || act == "kill";
   run_as_rank(settings, fails, [&](asio::rendezvous& run) {
     nccl::ranks_settings carries;
-    carries.peer_copies = by_copies;
     carries.init_deadline = start_limit;
     lower_options const in_one_order{.layout = channel_layout::one_per_rank};
     if (fails) {
-      stop(run, act == "kill", by_copies);
+      stop(run, act == "kill");
     } else if (act == "train") {
       train_all(run, carries);
     } else if (act == "one_queue") {
@@ -314,16 +287,11 @@ int main(int count, char** arguments) {
       "sums",
       "one_queue_sums",
       "throw",
-      "kill",
-      "train_copies",
-      "one_queue_copies",
-      "at_once_copies",
-      "throw_copies",
-      "kill_copies"};
+      "kill"};
   if (std::ranges::find(acts, act) == acts.end()) {
     std::fputs(
-        "usage: nccl_check self | replay | adopted | sums | one_queue_sums | ACT | ACT_copies\n"
-        "       where ACT is train, one_queue, at_once, throw or kill\n",
+        "usage: nccl_check self | train | one_queue | replay | at_once | adopted | sums |\n"
+        "                  one_queue_sums | throw | kill\n",
         stderr);
     return 2;
   }

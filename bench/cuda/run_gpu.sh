@@ -18,7 +18,7 @@ shift 2
 . "$root/bench/cuda/gpu_pack.sh"
 
 # In the order of what one learns first from one GPU in three quarters of an hour.
-all_groups="contact copies device trainer sanitizer plan nccl nccl_sums nccl_faults"
+all_groups="contact device trainer sanitizer plan nccl nccl_sums nccl_faults"
 group_seconds=580 # of each group, its build included: ten minutes, less what its end takes
 
 # ---- arguments ----------------------------------------------------------------------------------
@@ -428,7 +428,6 @@ can_run() {
 # turned_off PART: why it is not run, by what does not work here
 turned_off() {
   case " $off /$group/$1" in
-    *" copies "*/copies/*) echo "copies between processes do not work" ;;
     *" nccl "*/nccl*) echo "NCCL does not carry a message between two processes" ;;
     *" late "*/*lazy_loading*) echo "kernels cannot be loaded late" ;;
     *" products "*/trainer/* | *" products "*/sanitizer/*trainer) echo "products of cuBLASLt do not work" ;;

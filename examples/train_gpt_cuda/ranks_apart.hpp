@@ -76,7 +76,6 @@ class ranks_apart {
     zbpp::nccl::ranks_settings made;
     made.device = device();
     made.traces = times_passes;
-    made.on_fallback = tell_fallback;
     made.replay = replay;
     made.steps_at_once = steps_at_once;
     return zbpp::nccl::ranks(*meeting_, made);

@@ -440,7 +440,6 @@ set(ZBPP_NCCL_HEADERS
   nccl/detail/communicator_set.hpp
   nccl/detail/connect.hpp
   nccl/detail/device_progress.hpp
-  nccl/detail/peer_channels.hpp
   nccl/detail/ranks_executor.hpp
   nccl/detail/replica_sums.hpp
   nccl/detail/step_runner.hpp

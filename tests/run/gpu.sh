@@ -118,7 +118,7 @@ case " $TAKING_LONG " in
   *" $name "*) echo 3000 >"$SCRATCH/later" ;;
 esac
 case $name,$OFF in
-  contact_nccl,nccl | contact_cublas,product* | contact,copies* | contact,late* | contact,parts*) echo "turned off: $OFF" ;;
+  contact_nccl,nccl | contact_cublas,product* | contact,parts*) echo "turned off: $OFF" ;;
   contact*) echo "turned off: nothing" ;;
 esac
 if [ "$name" = describe_gpu ]; then
@@ -224,7 +224,7 @@ is_json() {
 
 case="wrong arguments"
 gpu 2 "$complete" trainers
-said "groups (contact copies device trainer sanitizer plan nccl nccl_sums nccl_faults), not 'trainers'"
+said "groups (contact device trainer sanitizer plan nccl nccl_sums nccl_faults), not 'trainers'"
 gpu 2 "$complete" --arch ninety!
 said "not 'ninety!'"
 gpu 2 "$complete" --arch
@@ -326,7 +326,7 @@ gpu 0 "$complete"
 for result in 10_one_gpu device_parts device_bits device_bits_eight_queues transfers issuing plan \
   nccl_self nccl_to_itself \
   '12_gpu_processes, 2 processes' 'nccl train, 4 processes' 'nccl_pair, 2 processes' \
-  'nccl kill, 4 processes' 'copies kill, 2 processes' train_gpt train_gpt_traced \
+  'nccl kill, 4 processes' train_gpt train_gpt_traced \
   train_gpt_steps train_gpt_replayed \
   train_gpt_one_graph train_gpt_compare 'nccl sums, 4 processes' 'nccl_sums, 2 processes' \
   device_optimizers 'memcheck bits' 'racecheck trainer' 'synccheck optimizers' 'initcheck trainer'; do
@@ -334,7 +334,7 @@ for result in 10_one_gpu device_parts device_bits device_bits_eight_queues trans
   wrote "$result"
 done
 called 'nccl_check kill rank 3 hostid zbpp-3'
-called 'nccl_check throw_copies rank 1 '
+called 'nccl_check throw rank 1 '
 for asked in 'queues 1 loading EAGER' 'queues 8 loading EAGER' 'queues 32 loading LAZY'; do
   called "device_check bits --short rank none .*$asked"
 done
@@ -411,8 +411,8 @@ rm -f "$scratch/gpu/python3"
 case="programs that are missing where they are packed"
 LEFT_OUT='nccl_check train_gpt_cuda_compare'
 gpu 4 "$complete" --arch 90 --pack "$scratch/gpu.tar.gz"
-said 'run: copies without nccl_check: NCCL 2.22 or newer was not found'
-tail -n 1 "$scratch/said" | grep -q 'say why: copies trainer nccl nccl_sums nccl_faults$' ||
+said 'run: nccl without nccl_check: NCCL 2.22 or newer was not found'
+tail -n 1 "$scratch/said" | grep -q 'say why: trainer nccl nccl_sums nccl_faults$' ||
   fail "the groups are not named last"
 LEFT_OUT=
 gpu 0 "$complete" --arch 90,100 plan # as before
@@ -426,7 +426,7 @@ cp "$scratch/program" "$scratch/programs/bench_cuda"
 case="programs that fail and hang"
 FAILING='device_check nccl_check'
 HANGING='10_one_gpu 12_gpu_processes'
-gpu 1 "$complete" --as-built --limit 3 device copies nccl
+gpu 1 "$complete" --as-built --limit 3 device nccl
 said 'run: device_bits: failed, status 1: it "broke" here'
 said 'run: nccl train, 2 processes: failed, rank 0 ended with 1: it "broke" here'
 said 'run: 10_one_gpu: failed, it took more than 3 s'
@@ -441,7 +441,7 @@ HANGING=
 case="limits"
 gpu 0 "$bare" --list
 limits=$(grep '	' "$scratch/said")
-for group in contact copies device trainer sanitizer plan nccl nccl_sums nccl_faults; do
+for group in contact device trainer sanitizer plan nccl nccl_sums nccl_faults; do
   sum=$(echo "$limits" | sed -n "s/^$group	\([0-9]*\)	.*/\1/p" | sed 's/$/+/' | tr -d '\n')
   [ "$((${sum}0))" -le 580 ] || fail "the limits of $group are ${sum}0 s in all, and it has 580 s"
   [ "$((${sum}0))" -gt 0 ] || fail "$group has no parts"
@@ -450,7 +450,7 @@ done
 echo "$limits" | while IFS='	' read -r _ seconds name; do
   case $name in
     12_gpu_processes* | nccl_pair* | nccl_sums* | nccl_to_itself) deadline=60 ;;
-    nccl* | copies*) deadline=40 ;;
+    nccl*) deadline=40 ;;
     *) deadline=0 ;;
   esac
   [ "$seconds" -gt "$deadline" ] || fail "$name is ended after $seconds s, before its own deadline"
@@ -494,24 +494,22 @@ case="NCCL that does not start"
 FAILING=nccl_check
 for SAYING in 'communicator 0: it was not made within ranks_settings::init_deadline' \
   'nccl_check self: the communicator does not get ready'; do
-  gpu 1 "$complete" --as-built nccl nccl_faults copies
+  gpu 1 "$complete" --as-built nccl nccl_faults
   said 'run: nccl_self: failed, status 1: '
   said 'run: nccl_pair, 2 processes: skipped, NCCL did not start in nccl_self'
   said 'run: nccl kill, 4 processes: skipped, NCCL did not start in nccl_self'
-  said 'run: 12_gpu_processes, 2 processes: ok'
-  said 'run: copies kill, 4 processes: failed'
+  said 'run: 12_gpu_processes, 2 processes: skipped, NCCL did not start in nccl_self'
   never_called 'bench_nccl'
 done
 FAILING=
 SAYING=
 
 case="what contact turns off"
-OFF='copies late parts replay revoke'
-for groups in '' 'copies device trainer nccl'; do # in the same run, and in later ones
+OFF='parts late replay revoke'
+for groups in '' 'device trainer nccl'; do # in the same run, and in later ones
   # Splitting is wanted: one word is one group.
   # shellcheck disable=SC2086
   gpu 0 "$complete" --as-built $groups
-  said 'run: copies train, 2 processes: skipped, copies between processes do not work, see the group contact'
   said 'run: device_bits_lazy_loading: skipped, kernels cannot be loaded late'
   said 'run: nccl lazy_loading, 2 processes: skipped, kernels cannot be loaded late'
   said 'run: nccl replay, 2 processes: skipped'
@@ -519,7 +517,6 @@ for groups in '' 'copies device trainer nccl'; do # in the same run, and in late
   said 'run: nccl train, 2 processes: ok'
   called 'device_check bits --whole-gpu rank none'
   called 'train_gpt_cuda .*--whole-gpu rank none'
-  never_called '12_gpu_processes'
   OFF=nothing
 done
 OFF=nccl

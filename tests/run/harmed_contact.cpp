@@ -41,7 +41,7 @@ struct harm {
   sayings untried = {};
 };
 
-model::options two_devices() { return {.devices = 2, .hosts = 0, .shares_memory = true}; }
+model::options two_devices() { return {.devices = 2, .hosts = 0}; }
 
 template <class Change>
 model::options changed(Change change) {
@@ -78,45 +78,18 @@ std::vector<harm> const harms{
      .untried = {{"a copy to another GPU", "there is one GPU"}}},
     {.name = "copies that are lost",
      .machine = with_fate(model::copy_fate::lost),
-     .failed =
-         {{"memory of another process", "rank 0: other data arrived than was written"},
-          {"a copy to another GPU", "other data arrived than was written"}}},
+     .failed = {{"a copy to another GPU", "other data arrived than was written"}}},
     {.name = "copies that are garbled",
      .machine = with_fate(model::copy_fate::garbled),
-     .failed =
-         {{"memory of another process", "rank 0: other data arrived than was written"},
-          {"a copy to another GPU", "other data arrived than was written"}}},
-    {.name = "processes that share nothing",
-     .machine = changed([](auto& machine) { machine.shares_memory = false; }),
-     .failed = {{"memory of another process", "rank 0: CUDA reports cudaErrorNotSupported"}}},
+     .failed = {{"a copy to another GPU", "other data arrived than was written"}}},
     {.name = "GPUs that do not reach each other",
-     .machine = changed([](auto& machine) { machine.peer_access = false; }),
-     .failed =
-         {{"memory of another process", "rank 1: CUDA reports cudaErrorPeerAccessUnsupported"}}},
+     .machine = changed([](auto& machine) { machine.peer_access = false; })},
     {.name = "a driver without green contexts",
      .machine = changed([](auto& machine) { machine.green_contexts = false; }),
      .failed = of_parts},
-    {.name = "pages that cannot be registered",
-     .machine = two_devices(),
-     .failed =
-         {{"a registered page of a memfd", "NotSupported"},
-          {"a wait for a value", "NotSupported"},
-          {"the same with flush", "NotSupported"},
-          {"memory of another process", "NotSupported"},
-          {"a first launch beside a wait", "NotSupported"}},
-     .begin = [] { model::fail_next("cudaHostRegister", cudaErrorNotSupported); }},
-    {.name = "values that are not written",
-     .machine = impatient(false),
-     .failed =
-         {{"a wait for a value", "LaunchTimeout"},
-          {"the same with flush", "LaunchTimeout"},
-          {"memory of another process", "LaunchTimeout"},
-          {"a first launch beside a wait", "LaunchTimeout"}},
-     .begin = [] { model::skip("cuStreamWriteValue32", 0); },
-     .is_for_all_lines = false},
     {.name = "first launches that wait for the device",
      .machine = impatient(true),
-     .failed = {{"a first launch beside a wait", "LaunchTimeout"}},
+     .failed = {{"NCCL: a first launch beside a receive", "LaunchTimeout"}},
      .is_for_all_lines = false},
     {.name = "a first kernel that does nothing",
      .machine = two_devices(),
@@ -137,6 +110,7 @@ std::vector<harm> const harms{
      .failed =
          {{"NCCL: a message between two ranks", "rank 0: "},
           {"NCCL: two communicators at once", "rank 0: "},
+          {"NCCL: a first launch beside a receive", "rank 0: "},
           {"NCCL: captured messages", "rank 0: "},
           {"NCCL: an abort in time", "rank 0: "},
           {"NCCL: a revoke in time", "rank 0: "}},

@@ -15,7 +15,6 @@
 #include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/nccl/detail/channel_plan.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
-#include <zbpp/nccl/detail/peer_channels.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/runtime/backend.hpp>
 #include <zbpp/runtime/engine_run.hpp>
@@ -28,7 +27,6 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -57,47 +55,16 @@ void for_each_plan_to_launch(int ranks, Visit visit) {
             visit);
 }
 
-/// @return what carries some channels by copies, for ranks that are all here, each on the device of
-///         its number
-/// @param held        by channel, how many messages a receiver holds at one time
-/// @param by_copies   whether a channel is carried so
-[[nodiscard]] inline std::shared_ptr<nccl::detail::peer_set> make_peers(
-    std::vector<cuda::channel_needs> const& needs,
-    std::vector<std::size_t> const& held,
-    std::function<bool(int)> const& by_copies) {
-  using namespace nccl::detail;
-  auto all = std::make_shared<peer_set>(needs.size());
-  for (std::size_t c = 0; c < needs.size(); ++c) {
-    auto const channel = static_cast<int>(c);
-    if (held[c] == 0 || !by_copies(channel)) continue;
-    auto const [from, to] = std::pair(needs[c].ends.from, needs[c].ends.to);
-    all->keep(channel, cuda::on_device(to, [&, from = from, to = to] {
-                return std::make_unique<peer_receiver>(to, from, held[c], largest_of(needs[c]));
-              }));
-    all->keep(channel, cuda::on_device(from, [&, from = from] {
-                return std::make_unique<peer_sender>(from, all->receiver_of(channel)->offer());
-              }));
-    all->settle(channel, true);
-  }
-  return all;
-}
-
-/// @return the communicators of all channels that copies do not carry, for ranks that are all here
+/// @return the communicators of all channels, for ranks that are all here
 [[nodiscard]] inline std::shared_ptr<nccl::detail::communicator_set> make_communicators(
     std::vector<channel> const& channels,
     std::vector<nccl::detail::local_rank> here,
-    channel_layout layout,
-    nccl::detail::peer_set const* peers = nullptr) {
-  auto const ranks = static_cast<int>(here.size());
-  auto map = peers == nullptr
-                 ? nccl::detail::map_communicators(channels, ranks, layout)
-                 : nccl::detail::map_remaining(channels, ranks, layout, [=](int channel) {
-                     return peers->carries(channel);
-                   });
+    channel_layout layout) {
+  auto map = nccl::detail::map_communicators(channels, layout);
   std::vector<ncclUniqueId> ids(map.communicators.size());
   for (auto& id : ids) nccl::check(ncclGetUniqueId(&id));
   return std::make_shared<nccl::detail::communicator_set>(
-      channels, std::move(here), std::move(map), ids, nccl::detail::cta_limits(), brief_pause());
+      channels, std::move(here), std::move(map), ids, 1, brief_pause());
 }
 
 /// Runs all ranks that way, each on the device of its number.
@@ -110,7 +77,6 @@ struct nccl_in_one_process {
   bool verifies = true;  ///< false: layouts that do not work are used as well
   bool replays = false;  ///< whether each rank captures its steps, as `ranks_settings::replay`
   std::vector<cuda::message_shape> edges = {};
-  std::function<bool(int channel)> by_copies = [](int) { return false; };  ///< else by NCCL
 
   class executor;
 };
@@ -148,20 +114,11 @@ class nccl_in_one_process::executor : public one_process {
       contexts.push_back(&at(rank));
       here.push_back({rank, rank});
     }
-    if (communicators_ == nullptr) {
-      std::vector const filling(messages.channels().size(), cuda::slot_filling::by_sends);
-      held_ = nccl::detail::held_messages(code, messages);
-      peers_ = make_peers(
-          cuda::needs_of(code, messages, shapes_, filling, held_), held_, settings_.by_copies);
-      communicators_ =
-          make_communicators(messages.channels(), std::move(here), settings_.layout, peers_.get());
-    }
-    auto const filling = nccl::detail::filling_of(*peers_);
+    if (communicators_ == nullptr)
+      communicators_ = make_communicators(messages.channels(), std::move(here), settings_.layout);
+    std::vector const filling(messages.channels().size(), cuda::slot_filling::by_receives);
     auto made = std::make_unique<nccl::detail::transport>(
-        communicators_,
-        peers_,
-        std::move(contexts),
-        cuda::needs_of(code, messages, shapes_, filling, held_));
+        communicators_, std::move(contexts), cuda::needs_of(code, messages, shapes_, filling));
     if (settings_.replays && replays_.empty())  // the first program is the one that trains
       for (int rank : ranks()) {
         cuda::device_guard const there(rank);
@@ -207,15 +164,11 @@ class nccl_in_one_process::executor : public one_process {
     }
     if (status.has_failed()) {
       for (auto const& each : replays_) each->discard();
-      peers_->abort();
       communicators_->abort();
       for (int rank : ranks()) at(rank).synchronize();
     }
     for (auto const* end : transport.communicators().endpoints())
       cudaStreamSynchronize(end->messages.view());
-    for (int c = 0; c < peers_->channels(); ++c)
-      if (auto const* end = peers_->sender_of(c); end != nullptr)
-        cudaStreamSynchronize(end->copies());
   }
 
  private:
@@ -299,8 +252,6 @@ class nccl_in_one_process::executor : public one_process {
   in_process_states states_;
   wakeup wake_{0};
   std::vector<std::unique_ptr<cuda::device_context>> contexts_;  // by rank
-  std::vector<std::size_t> held_;                                // by channel
-  std::shared_ptr<nccl::detail::peer_set> peers_;
   std::shared_ptr<nccl::detail::communicator_set> communicators_;
   std::vector<nccl::detail::step_replay*> replays_;  // by rank, where steps are replayed
   std::vector<std::unique_ptr<cuda::detail::step_order>> orders_;  // likewise

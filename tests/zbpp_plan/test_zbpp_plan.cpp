@@ -232,9 +232,7 @@ TEST_CASE("the option gpus tells what a plan needs of GPUs", "[zbpp-plan]") {
   std::iota(own.begin(), own.end(), 0);
   auto rows = cuda::device_needs_of(code, plan.problem);
   for (auto const& more :
-       {cuda::device_needs_of(code, plan.problem, own),
-        nccl::device_needs_of(code, plan.problem),
-        nccl::device_needs_of(code, plan.problem, {.ranks_per_host = code.ranks()})})
+       {cuda::device_needs_of(code, plan.problem, own), nccl::device_needs_of(code, plan.problem)})
     rows.insert(rows.end(), more.begin(), more.end());
   std::istringstream lines(found.out.substr(found.out.find("\n\n") + 2));
   std::string line;
@@ -242,7 +240,6 @@ TEST_CASE("the option gpus tells what a plan needs of GPUs", "[zbpp-plan]") {
   CHECK(line.starts_with("backend"));
   for (auto const& row : rows) {
     REQUIRE(std::getline(lines, line));
-    CHECK(line.find(", one ") < 14);
     std::istringstream numbers(line.substr(line.rfind("  ", line.find_first_of("0123456789"))));
     std::string ranks;
     int streams = 0;
@@ -250,8 +247,7 @@ TEST_CASE("the option gpus tells what a plan needs of GPUs", "[zbpp-plan]") {
     int events = 0;
     int ctas = 0;
     bytes slots = 0;
-    bytes shared = 0;
-    CHECK(numbers >> ranks >> streams >> queues >> events >> ctas >> slots >> shared);
+    CHECK(numbers >> ranks >> streams >> queues >> events >> ctas >> slots);
     CHECK(ranks.starts_with(std::to_string(row.ranks.front())));
     CHECK(ranks.ends_with(std::to_string(row.ranks.back())));
     CHECK(streams == row.streams);
@@ -259,9 +255,8 @@ TEST_CASE("the option gpus tells what a plan needs of GPUs", "[zbpp-plan]") {
     CHECK(events == row.events);
     CHECK(ctas == row.waiting_ctas);
     CHECK(slots == row.slots);
-    CHECK(shared == row.shared_slots);
   }
-  CHECK(rows.back().waiting_ctas == 0);
+  CHECK(rows.back().waiting_ctas > 0);
   CHECK_FALSE(std::getline(lines, line));
   check_refused(join(join(policy, {"--gpus", "--json", "-"}), small), "--gpus adds to the summary");
   check_refused(join({"--compare", "gpipe", "--gpus"}, small), "--gpus means nothing");

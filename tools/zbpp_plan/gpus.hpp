@@ -18,7 +18,7 @@
 namespace planning {
 
 /// @return a table: all ranks on one GPU, a GPU for each rank of a process, and a process for each
-///         rank, on hosts of their own or all on one
+///         rank
 [[nodiscard]] inline std::string gpu_needs_of(zbpp::json::plan_report const& plan) {
   auto const code = zbpp::lower(plan.schedule);
   zbpp::text_table rows(
@@ -28,8 +28,7 @@ namespace planning {
        "hardware queues",
        "events",
        "waiting thread blocks",
-       "bytes of slots",
-       "bytes of shared slots"});
+       "bytes of slots"});
   auto const add = [&](std::string const& how, std::vector<zbpp::cuda::device_needs> const& all) {
     for (auto const& one : all) {
       auto const last = one.ranks.back();
@@ -41,17 +40,14 @@ namespace planning {
            std::to_string(one.hardware_queues),
            std::to_string(one.events),
            std::to_string(one.waiting_ctas),
-           std::to_string(one.slots),
-           std::to_string(one.shared_slots)});
+           std::to_string(one.slots)});
     }
   };
   std::vector<int> own(static_cast<std::size_t>(code.ranks()));
   std::iota(own.begin(), own.end(), 0);
   add("cuda::device, one GPU", zbpp::cuda::device_needs_of(code, plan.problem));
   add("cuda::device, one GPU per rank", zbpp::cuda::device_needs_of(code, plan.problem, own));
-  add("nccl::ranks, one host per rank", zbpp::nccl::device_needs_of(code, plan.problem));
-  add("nccl::ranks, one host",
-      zbpp::nccl::device_needs_of(code, plan.problem, {.ranks_per_host = code.ranks()}));
+  add("nccl::ranks", zbpp::nccl::device_needs_of(code, plan.problem));
   return rows.text();
 }
 

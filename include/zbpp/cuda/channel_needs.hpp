@@ -50,14 +50,12 @@ struct channel_needs {
     problem const& problem, std::vector<message_shape> const& declared);
 
 /// @param filling  by channel
-/// @param slots    as for `transfer_waits_of`
 /// @return what each channel of a program needs when its slots are filled like this
 [[nodiscard]] inline std::vector<channel_needs> needs_of(
     program const& program,
     traffic const& messages,
     std::vector<message_shape> const& shapes,
-    std::span<slot_filling const> filling,
-    std::span<std::size_t const> slots = {});
+    std::span<slot_filling const> filling);
 
 inline std::vector<message_shape> shapes_of(
     problem const& problem, std::vector<message_shape> const& declared) {
@@ -88,10 +86,9 @@ inline std::vector<channel_needs> needs_of(
     program const& program,
     traffic const& messages,
     std::vector<message_shape> const& shapes,
-    std::span<slot_filling const> filling,
-    std::span<std::size_t const> slots) {
+    std::span<slot_filling const> filling) {
   std::vector<channel_needs> needs(messages.channels().size());
-  auto waits = transfer_waits_of(program, messages, filling, slots);
+  auto waits = transfer_waits_of(program, messages, filling);
   std::vector<std::vector<bool>> consumed(needs.size());
   for (std::size_t c = 0; c < needs.size(); ++c) {
     needs[c].ends = messages.channels()[c];

@@ -29,7 +29,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,9 +58,6 @@ struct device {
   cuda::replay replay = cuda::replay::none;
   /// How many steps `pipeline::step_async` lets be under way, one issued while others run.
   int steps_at_once = 1;
-  /// Called on each thread that issues passes, one per device, as `threads::on_thread_start`.
-  /// With one device that is the thread that makes the pipeline.
-  std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Where arenas take their memory from; the source outlives all buffers.
   memory_source (*memory)(int device) = device_memory;
   /// Called with a line that says which devices' copies go by way of the host although they reach
@@ -98,8 +94,7 @@ class device::executor : public one_process {
              settings.traces,
              settings.synchronizes,
              settings.replay == replay::step,
-             detail::checked_steps_at_once(settings.steps_at_once, settings.traces)},
-            std::move(settings.on_thread_start)),
+             detail::checked_steps_at_once(settings.steps_at_once, settings.traces)}),
         steps_at_once_(settings.steps_at_once) {
     if (settings.replay == replay::step) {
       detail::refuse_to_replay(settings.run_ahead, settings.traces, settings.synchronizes, planned);

@@ -48,8 +48,6 @@ struct device_needs {
   int waiting_ctas = 0;
   /// Memory of arenas for received messages: the peaks of its ranks together.
   bytes slots = 0;
-  /// Memory besides that of arenas, which copies from other processes write to.
-  bytes shared_slots = 0;
 };
 
 /// Says what each GPU has to have for a program that `cuda::device` runs.
@@ -80,8 +78,7 @@ namespace detail {
     for (std::size_t i = 0; i < row.size(); ++i) {
       auto const c = messages.notes(rank)[i].channel;
       if (c == channel_map::none || row[i].is_send()) continue;
-      auto const by = filling[zbpp::detail::index(c)];
-      if (by == slot_filling::handed_over || by == slot_filling::by_sends) continue;
+      if (filling[zbpp::detail::index(c)] == slot_filling::handed_over) continue;
       if (row[i].is_receive()) {
         open += problem.costs(std::min(row[i].stage, row[i].other_stage())).edge;
         most = std::max(most, open);

@@ -22,7 +22,6 @@
 #include <concepts>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -36,16 +35,13 @@ class launcher {
  public:
   /// Makes streams and events for ranks of a plan.
   /// @param devices  one for each of `ranks`; empty: all on the current device
-  /// @param on_thread_start  called on each thread that issues passes, with their ranks, before
-  ///                 stages warm up
   /// @throws error (bad_argument) unless there is a rank_device for each rank, or when one cannot
   ///         be used; cuda_error
   launcher(
       std::vector<rank_device> devices,
       std::span<int const> ranks,
       plan const& planned,
-      launch_settings const& settings,
-      std::function<void(std::span<int const>)> on_thread_start = {});
+      launch_settings const& settings);
 
   [[nodiscard]] device_context& at(int rank) noexcept { return *contexts_[position(rank)]; }
   [[nodiscard]] wakeup* wakeup_of(int rank) { return &queue_of(at(rank).device()).wake; }
@@ -65,11 +61,6 @@ class launcher {
     auto const job = [&](int worker) {
       auto const& queue = *queues_[zbpp::detail::index(worker)];
       device_guard const here(queue.device);
-      if (on_thread_start_) {
-        std::vector<int> ranks;
-        for (auto const& r : queue.ranks) ranks.push_back(ranks_[r.engine]);
-        zbpp::detail::named_call("on_thread_start", {}, [&] { on_thread_start_(ranks); });
-      }
       for (auto const& r : queue.ranks) {
         device_guard const there(r.device);
         engines[r.engine].warm_up();
@@ -228,7 +219,6 @@ class launcher {
 
   std::span<int const> ranks_;
   bool one_thread_;
-  std::function<void(std::span<int const>)> on_thread_start_;
   std::vector<std::unique_ptr<device_context>> contexts_;  // one for each of the ranks
   std::vector<std::unique_ptr<device_queue>> queues_;      // one per device
   std::unique_ptr<workers> threads_;                       // only when there are several devices
@@ -238,11 +228,8 @@ inline launcher::launcher(
     std::vector<rank_device> devices,
     std::span<int const> ranks,
     plan const& planned,
-    launch_settings const& settings,
-    std::function<void(std::span<int const>)> on_thread_start)
-    : ranks_(ranks),
-      one_thread_(settings.one_thread),
-      on_thread_start_(std::move(on_thread_start)) {
+    launch_settings const& settings)
+    : ranks_(ranks), one_thread_(settings.one_thread) {
   if (devices.empty()) {
     int current = 0;
     check(cudaGetDevice(&current));

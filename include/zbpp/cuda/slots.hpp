@@ -32,7 +32,6 @@ class slot_ring {
  public:
   /// Makes slots and their events, for the current device: the receiver's. @throws cuda_error
   explicit slot_ring(channel_needs needs) : needs_(std::move(needs)), slots_(needs_.slots()) {
-    if (needs_.filling == slot_filling::by_sends) return;  // other processes know no events
     for (auto& s : slots_) {
       s.freed = event(event_kind::order);
       s.arrived = event(event_kind::order);
@@ -56,8 +55,6 @@ class slot_ring {
     if (waits(sequence).for_slot) compute.record(s.freed);
     return s;
   }
-  /// Opens the slot of the next message, whose memory is there already.
-  void open(message memory) noexcept { at(opened_++).parts = std::move(memory); }
   [[nodiscard]] transfer_waits waits(std::int32_t sequence) const noexcept {
     return needs_.waits[zbpp::detail::index(sequence)];
   }

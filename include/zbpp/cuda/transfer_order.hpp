@@ -22,8 +22,6 @@ namespace zbpp::cuda {
 enum class slot_filling : std::uint8_t {
   by_copies,    ///< in the order in which messages are consumed, each once it is there
   by_receives,  ///< in the order of their numbers, each from the moment it is opened
-  by_sends,  ///< in the order of their numbers, by the sender, in another process, who may begin a
-             ///< step while the receiver still runs the one before
   handed_over,  ///< there are none: the receiver gets the sender's memory when it consumes
 };
 
@@ -54,14 +52,9 @@ struct transfer_waits {
 /// step may follow another whose work is still going on.
 /// @param program  a program that `verify` accepts
 /// @param filling  by channel
-/// @param slots    by channel, where any is filled by sends: message k has the memory of message
-///                 k - slots, which flows keep until the last pass of its microbatch at most
 /// @complexity O(instructions + messages * ranks)
 [[nodiscard]] inline std::vector<std::vector<transfer_waits>> transfer_waits_of(
-    program const& program,
-    traffic const& messages,
-    std::span<slot_filling const> filling,
-    std::span<std::size_t const> slots = {});
+    program const& program, traffic const& messages, std::span<slot_filling const> filling);
 
 namespace detail {
 
@@ -70,10 +63,7 @@ namespace detail {
 class transfer_order {
  public:
   transfer_order(
-      program const& program,
-      traffic const& messages,
-      std::span<slot_filling const> filling,
-      std::span<std::size_t const> slots)
+      program const& program, traffic const& messages, std::span<slot_filling const> filling)
       : program_(program),
         messages_(messages),
         known_(
@@ -81,23 +71,14 @@ class transfer_order {
             knowledge(zbpp::detail::index(program.ranks()), 0)),
         channels_(messages.channels().size()),
         next_(zbpp::detail::index(program.ranks()), 0) {
-    // Nobody knows of another rank that its work before this step is done.
-    bool const agrees = agrees_on_steps(program);
-    bool const copies = std::ranges::find(filling, slot_filling::by_sends) != filling.end();
-    bool const follows = agrees || copies;
-    if (follows)
+    // Then nobody knows of another rank that its work before this step is done.
+    if (agrees_on_steps(program))
       for (std::size_t r = 0; r < known_.size(); ++r) known_[r][r] = 1;
-    if (copies)
-      for (int rank = 0; rank < program.ranks(); ++rank) last_uses_.push_back(last_uses(rank));
     for (std::size_t c = 0; c < channels_.size(); ++c) {
       channels_[c].from = messages.channels()[c].from;
       channels_[c].to = messages.channels()[c].to;
       channels_[c].filling = filling[c];
-      if (filling[c] == slot_filling::by_sends) channels_[c].slots = slots[c];
       channels_[c].after.resize(zbpp::detail::index(program.ranks()), 0);
-      // The receiver's host opens slots of a step when its device is done with the one before.
-      if (follows && !agrees && filling[c] == slot_filling::by_receives)
-        channels_[c].after[zbpp::detail::index(channels_[c].to)] = 1;
     }
   }
 
@@ -126,8 +107,6 @@ class transfer_order {
     std::vector<knowledge> opened;      // what the receiver knew as it opened the slot, by message
     std::vector<transfer_waits> waits;  // by message
     knowledge after;                    // what all further transfers of the channel come after
-    std::size_t slots = 0;              // where sends fill them
-    std::vector<std::int32_t> used;     // then: what the receiver has done when a message is let go
     std::size_t received = 0;           // messages whose receives are over
   };
 
@@ -150,7 +129,6 @@ class transfer_order {
         l.sent.push_back(known);
       } else {
         l.opened.push_back(known);
-        if (l.slots > 0) l.used.push_back(last_uses_[zbpp::detail::index(rank)][flow_of(i)]);
         l.waits.emplace_back();
       }
     }
@@ -191,7 +169,7 @@ class transfer_order {
     if (one.channel == channel_map::none || other.channel == channel_map::none) return false;
     auto const& l = of(one);
     auto const& m = of(other);
-    if (m.filling == slot_filling::by_receives || m.filling == slot_filling::by_sends)
+    if (m.filling == slot_filling::by_receives)
       return one.channel == other.channel && one.sequence > other.sequence;
     auto const from = zbpp::detail::index(m.from);
     return m.filling == slot_filling::handed_over &&
@@ -212,12 +190,7 @@ class transfer_order {
       fill_by_copy(l, sequence);
     } else {
       l.waits[sequence].by_receiver = sequence >= l.received;
-      for (; l.received <= sequence; ++l.received) {
-        if (l.filling == slot_filling::by_sends)
-          fill_by_send(l, l.received);
-        else
-          receive(l, l.received);
-      }
+      for (; l.received <= sequence; ++l.received) receive(l, l.received);
     }
     join(known, l.after);
   }
@@ -251,38 +224,6 @@ class transfer_order {
     join(l.after, opened);
   }
 
-  static void fill_by_send(channel_state& l, std::size_t sequence) {
-    auto const sent = std::exchange(l.sent[sequence], {});
-    auto const opened = std::exchange(l.opened[sequence], {});
-    auto const from = zbpp::detail::index(l.from);
-    auto const to = zbpp::detail::index(l.to);
-    // The first messages take the memory of some from before the step.
-    auto const free = sequence < l.slots ? 1 : l.used[sequence - l.slots];
-    auto& waits = l.waits[sequence];
-    waits.for_slot = free > std::max(l.after[to], sent[to]);
-    if (waits.for_slot) join(l.after, opened);
-    waits.for_sender = sent[from] > l.after[from];
-    join(l.after, sent);
-  }
-
-  [[nodiscard]] std::size_t flow_of(instruction const& i) const noexcept {
-    return zbpp::detail::index(i.stage) * zbpp::detail::index(program_.microbatches()) +
-           zbpp::detail::index(i.microbatch);
-  }
-  // Finds what a rank has done when the last pass of each of its flows has run.
-  [[nodiscard]] std::vector<std::int32_t> last_uses(int rank) const {
-    std::vector<std::int32_t> last(
-        zbpp::detail::index(program_.placement().stages()) *
-        zbpp::detail::index(program_.microbatches()));
-    auto done = known_[zbpp::detail::index(rank)][zbpp::detail::index(rank)];
-    for (auto const& i : program_.instructions(rank)) {
-      if (i.is_send() || i.is_receive()) continue;
-      ++done;
-      if (i.is_pass()) last[flow_of(i)] = done;
-    }
-    return last;
-  }
-
   static void join(knowledge& known, knowledge const& other) {
     for (std::size_t q = 0; q < known.size(); ++q) known[q] = std::max(known[q], other[q]);
   }
@@ -292,19 +233,13 @@ class transfer_order {
   std::vector<knowledge> known_;         // by rank
   std::vector<channel_state> channels_;  // by channel
   std::vector<std::size_t> next_;        // by rank
-  // By rank and flow: what the rank has done when the last pass of the flow has run. None where no
-  // channel is filled by sends.
-  std::vector<std::vector<std::int32_t>> last_uses_;
 };
 
 }  // namespace detail
 
 inline std::vector<std::vector<transfer_waits>> transfer_waits_of(
-    program const& program,
-    traffic const& messages,
-    std::span<slot_filling const> filling,
-    std::span<std::size_t const> slots) {
-  return detail::transfer_order(program, messages, filling, slots).run();
+    program const& program, traffic const& messages, std::span<slot_filling const> filling) {
+  return detail::transfer_order(program, messages, filling).run();
 }
 
 }  // namespace zbpp::cuda

@@ -20,7 +20,6 @@
 #include <zbpp/nccl/detail/channel_plan.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
 #include <zbpp/nccl/detail/connect.hpp>
-#include <zbpp/nccl/detail/peer_channels.hpp>
 #include <zbpp/nccl/settings.hpp>
 #include <zbpp/runtime/agreement.hpp>
 #include <zbpp/runtime/arena.hpp>
@@ -44,17 +43,16 @@
 namespace zbpp::nccl {
 
 /// Measures what messages between the ranks of a problem take, on GPUs that do nothing else. A
-/// collective call: it finds out what carries messages and makes it, as `ranks` does with these
-/// settings, and frees it. Settings of steps mean nothing here, so that both may take the same:
-/// run_ahead, traces, synchronizes, steps_at_once, on_thread_start, share_losses, and all of the
-/// device but its number.
+/// collective call: it makes communicators, as `ranks` does with these settings, and frees them.
+/// Settings of steps mean nothing here, so that both may take the same: traces, synchronizes,
+/// steps_at_once, share_losses, and all of the device but its number.
 ///
 /// Two neighbouring ranks after the other send the largest of their edges, and a quarter of it, to
 /// and fro; half a round trip is the time of a message, and the median of some counts. It includes
 /// the host's calls where those take longer. Ranks that are no neighbours get the slowest times.
 /// @return the same on all ranks: a latency and a time per byte for every pair
 /// @throws error (bad_argument) when an edge has no size, the run has another number of ranks, or
-///         NCCL is to carry messages between ranks on one GPU; (no_agreement) when ranks measure
+///         two ranks that are neighbours share a GPU; (no_agreement) when ranks measure
 ///         something else; cuda_error; nccl_error; the failure of the run
 [[nodiscard]] inline transfer_costs measure_transfers(
     asio::rendezvous& run, problem const& problem, ranks_settings const& settings = {});
@@ -83,57 +81,23 @@ struct link_ends {
   int back;
 };
 
-/// An end of a channel whose messages are timed, by NCCL or by copies.
-class timed_end {
- public:
-  /// @param other  the rank at the other end
-  /// @throws cuda_error
-  timed_end(communicator_set const& all, peer_set const& peers, int channel, int rank, int other)
-      : end_(all.endpoint_of(channel, rank)),
-        outgoing_(peers.sender_of(channel)),
-        incoming_(peers.receiver_of(channel)),
-        other_(end_ == nullptr ? -1 : all.number_in(channel, other)) {
-    if (incoming_ != nullptr) arrivals_ = cuda::stream(cuda::stream_priority::highest);
-  }
+/// An end of a channel whose messages are timed.
+struct timed_end {
+  endpoint& at;
+  int other;  ///< the rank at the other end, by its number in the communicator
 
-  /// @return the stream on which its messages run, or are waited for
-  [[nodiscard]] cuda::stream_ref on() const {
-    if (end_ != nullptr) return end_->messages;
-    return outgoing_ != nullptr ? outgoing_->copies() : arrivals_.view();
-  }
-  /// Tells the sender ahead of `receive` that there is room, where copies carry the channel.
-  /// @throws cuda_error
-  void open() const {
-    if (incoming_ == nullptr) return;
-    incoming_->skip();
-    incoming_->tell(arrivals_);
-  }
-  /// Enqueues a send. @throws cuda_error; nccl_error; what the pause throws
-  void send(void const* data, std::size_t size, pause_call const& pause) const {
-    if (outgoing_ != nullptr) return outgoing_->send(data, size);
-    start(pause, [&] { return ncclSend(data, size, ncclInt8, other_, end_->comm.get(), on()); });
-  }
-  /// Enqueues a receive. @throws cuda_error; nccl_error; what the pause throws
-  void receive(void* data, std::size_t size, pause_call const& pause) {
-    if (incoming_ != nullptr) return incoming_->wait(arrivals_, received_++);
-    start(pause, [&] { return ncclRecv(data, size, ncclInt8, other_, end_->comm.get(), on()); });
-  }
+  timed_end(communicator_set const& all, int channel, int rank, int other_rank)
+      : at(*all.endpoint_of(channel, rank)), other(all.number_in(channel, other_rank)) {}
 
- private:
+  [[nodiscard]] cuda::stream_ref on() const { return at.messages; }
+  /// Enqueues what `call` starts. @throws cuda_error; nccl_error; what the pause throws
   template <class Call>
   void start(pause_call const& pause, Call const& call) const {
     group together;
     check_started(call());
     together.end();
-    end_->comm.wait(pause);  // only then what follows on the stream is after it
+    at.comm.wait(pause);  // only then what follows on the stream is after it
   }
-
-  endpoint* end_;
-  peer_sender* outgoing_;
-  peer_receiver* incoming_;
-  int other_;
-  cuda::stream arrivals_;
-  std::int32_t received_ = 0;
 };
 
 /// Sends messages to and fro. Both ranks of a link make one and call the same functions.
@@ -144,22 +108,20 @@ class link_probe {
   /// @throws std::bad_alloc; cuda_error
   link_probe(
       communicator_set& all,
-      peer_set& peers,
       link_ends ends,
       int rank,
       memory_source memory,
       bytes largest,
       pause_call pause)
       : all_(all),
-        peers_(peers),
         ends_(ends),
         is_first_(rank == ends.first),
-        there_(all, peers, ends.there, rank, is_first_ ? ends.second : ends.first),
-        back_(all, peers, ends.back, rank, is_first_ ? ends.second : ends.first),
+        out_(all, is_first_ ? ends.there : ends.back, rank, is_first_ ? ends.second : ends.first),
+        in_(all, is_first_ ? ends.back : ends.there, rank, is_first_ ? ends.second : ends.first),
         largest_(largest),
         data_(arena(memory).allocate(static_cast<std::size_t>(largest), purpose::edge)),
         pause_(std::move(pause)) {
-    auto const by = out().on();
+    auto const by = out_.on();
     cuda::check(cudaMemsetAsync(data_.data(), 0, data_.size(), by));
     by.record(sent_);
     by.record(received_);
@@ -175,8 +137,7 @@ class link_probe {
       return link;
     } catch (...) {
       all_.abort();  // memory goes once nothing uses it
-      peers_.abort();
-      for (auto const* end : {&there_, &back_}) cudaStreamSynchronize(end->on());
+      for (auto const* end : {&out_, &in_}) cudaStreamSynchronize(end->on());
       throw;
     }
   }
@@ -199,17 +160,13 @@ class link_probe {
     return link;
   }
 
-  // Where this rank's messages leave, and where it gets those of the other.
-  [[nodiscard]] timed_end& out() noexcept { return is_first_ ? there_ : back_; }
-  [[nodiscard]] timed_end& in() noexcept { return is_first_ ? back_ : there_; }
-
   // The median of some turns, in nanoseconds, on the first rank.
   [[nodiscard]] double one_way(bytes size) {
     round(size);  // what is slow the first time
     std::array<double, turns> times{};
     for (auto& time : times) {
       // Where a round ends here; what the second rank measures counts for nothing.
-      auto const clock = (is_first_ ? in() : out()).on();
+      auto const clock = (is_first_ ? in_ : out_).on();
       clock.record(begin_);
       for (int i = 0; i < rounds; ++i) round(size);
       clock.record(end_);
@@ -222,28 +179,42 @@ class link_probe {
 
   // There and back. Each message waits for the one before it, on the device.
   void round(bytes size) {
-    in().open();
     if (is_first_) send(size);
     receive(size);
     if (!is_first_) send(size);
   }
   void send(bytes size) {
-    out().on().wait(received_);
-    out().send(data_.data(), static_cast<std::size_t>(size), pause_);
-    out().on().record(sent_);
+    out_.on().wait(received_);
+    out_.start(pause_, [&] {
+      return ncclSend(
+          data_.data(),
+          static_cast<std::size_t>(size),
+          ncclInt8,
+          out_.other,
+          out_.at.comm.get(),
+          out_.on());
+    });
+    out_.on().record(sent_);
   }
   void receive(bytes size) {
-    in().on().wait(sent_);
-    in().receive(data_.data(), static_cast<std::size_t>(size), pause_);
-    in().on().record(received_);
+    in_.on().wait(sent_);
+    in_.start(pause_, [&] {
+      return ncclRecv(
+          data_.data(),
+          static_cast<std::size_t>(size),
+          ncclInt8,
+          in_.other,
+          in_.at.comm.get(),
+          in_.on());
+    });
+    in_.on().record(received_);
   }
 
   communicator_set& all_;
-  peer_set& peers_;
   link_ends ends_;
   bool is_first_;
-  timed_end there_;
-  timed_end back_;
+  timed_end out_;  // where this rank's messages leave
+  timed_end in_;   // where it gets those of the other
   bytes largest_;
   buffer data_;
   pause_call pause_;
@@ -261,26 +232,6 @@ class link_probe {
     if (std::minmax(placement.rank_of(s), placement.rank_of(s + 1)) == std::minmax(a, b))
       largest = std::max(largest, problem.costs(s).edge);
   return largest;
-}
-
-/// Makes what copies carry, with a slot of the largest edge in each channel.
-inline void make_peers_to_measure(
-    asio::control& run,
-    int device,
-    problem const& problem,
-    std::vector<channel> const& channels,
-    ranks_settings const& settings,
-    peer_set& made) {
-  if (!uses_peer_copies(settings)) return;
-  std::vector<cuda::message_shape> shapes;
-  std::vector<cuda::channel_needs> needs(channels.size());
-  for (std::size_t c = 0; c < channels.size(); ++c) {
-    shapes.push_back({largest_edge(problem, channels[c].from, channels[c].to)});
-    needs[c].ends = channels[c];
-    needs[c].shapes = &shapes;
-    needs[c].edges = {static_cast<std::int32_t>(c)};
-  }
-  make_peers({run}, device, needs, std::vector<std::size_t>(channels.size(), 1), settings, made);
 }
 
 /// Makes a table of all pairs from the links between neighbours, by their first and second rank.
@@ -310,7 +261,7 @@ inline transfer_costs measure_transfers(
   zbpp::detail::require(
       run.ranks() == ranks,
       "the run has another number of processes than the problem has ranks; start one for each");
-  detail::check_numbers(settings);
+  detail::check_deadline(settings);
   static_cast<void>(cuda::shapes_of(problem, settings.edges));  // refuses edges without a size
   channel_map const map(problem.placement());
   auto const channels = detail::channels_of(problem.placement());
@@ -320,31 +271,22 @@ inline transfer_costs measure_transfers(
              detail::largest_edge(problem, c.from, c.to) + " ";
   run.agree(std::vector{
       make_item("transfers to measure", sizes),
-      make_item("most_ctas", std::to_string(settings.most_ctas)),
-      detail::peer_copies_item(settings)});
+      make_item("most_ctas", std::to_string(settings.most_ctas))});
   auto& control = run.control_channel();
   int device = 0;
   cuda::check(cudaGetDevice(&device));
   if (settings.device) device = settings.device->device;
   cuda::device_guard const here(device);
   std::vector<detail::measured_link> measured;
-  detail::peer_set peers(channels.size());  // outlives the report of a failure
   try {
-    detail::make_peers_to_measure(control, device, problem, channels, settings, peers);
     auto const all = detail::make_communicators(
-        control,
-        device,
-        channels,
-        detail::map_remaining(
-            channels, ranks, settings.layout, [&](int c) { return peers.carries(c); }),
-        settings);
+        control, device, channels, detail::map_communicators(channels, settings.layout), settings);
     for (int c = 0; c < map.size(); ++c) {
       auto const [from, to] = map.ends(c);
       if (from > to) continue;  // measured with the channel that runs the other way
       if (run.rank() == from || run.rank() == to) {
         detail::link_probe probe(
             *all,
-            peers,
             {from, to, c, map.reverse(c)},
             run.rank(),
             settings.memory(device),

@@ -13,21 +13,17 @@
 #include <nccl.h>
 
 #include <chrono>
-#include <functional>
 #include <optional>
-#include <span>
-#include <string>
 #include <vector>
 
 namespace zbpp::nccl {
 
 /// Says how the rank of this process runs, and how messages travel. Give all ranks the same layout,
-/// edges, most_ctas, sum_ctas, replay, steps_at_once, peer_copies and share_losses.
+/// edges, most_ctas, replay, steps_at_once and share_losses.
 struct ranks_settings {
   std::optional<cuda::rank_device> device = {};  ///< none: the current device
   std::vector<cuda::message_shape> edges = {};   ///< one per edge; none: one buffer of its size
-  int run_ahead = 0;    ///< passes that the host may issue ahead; 0: the whole step
-  bool traces = false;  ///< whether passes are timed on the device
+  bool traces = false;                           ///< whether passes are timed on the device
   /// Whether the host waits after each pass, and before it for its message; for debugging.
   bool synchronizes = false;
   /// Whether steps after the first ones are replayed, messages included, in which flows do not run:
@@ -39,26 +35,14 @@ struct ranks_settings {
   /// Whether the results of steps and evaluations have the losses on all ranks: as
   /// `asio::tcp_settings::share_losses`. Steps of `step_async` cannot.
   bool share_losses = false;
-  /// Called on the thread that makes the pipeline and issues the passes, with the rank, before
-  /// stages warm up: as `threads::on_thread_start`.
-  std::function<void(std::span<int const> ranks)> on_thread_start = {};
   /// Where the arena takes its memory from; the source outlives all buffers.
   memory_source (*memory)(int device) = cuda::device_memory;
-  /// Whether copies between GPUs carry the messages between ranks on one host whose GPUs reach each
-  /// other, so that NCCL carries only the rest; all where the caller's communicator is adopted, or
-  /// steps are replayed.
-  bool peer_copies = true;
-  /// Called with a line on a channel that NCCL carries because copies cannot, and why: at the rank
-  /// where that shows, on the thread that makes the pipeline.
-  std::function<void(std::string const& line)> on_fallback = {};
   /// Which communicators are made; the program must pass `verify` for it. `hardware_queues` says
   /// how many hardware queues a device then needs.
   channel_layout layout = channel_layout::one_per_directed_pair;
-  /// Thread blocks that a message may use, each of which holds a multiprocessor while it waits; of
-  /// a number that is no power of two, the next lower one counts.
+  /// Thread blocks that a message, or a sum over replicas, may use, each of which holds a
+  /// multiprocessor while it waits; of a number that is no power of two, the next lower one counts.
   int most_ctas = 1;
-  /// The same for a sum over replicas, which waits for the other replicas; 0: as many as a message.
-  int sum_ctas = 0;
   /// The caller's communicator of all ranks, in the order of their numbers, for all messages as
   /// with `one_per_rank`; revoked when the run fails. Null: zbpp makes its own.
   ncclComm_t adopted = nullptr;

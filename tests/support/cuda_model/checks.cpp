@@ -99,8 +99,6 @@ std::string machine::why_blocked(stream const& one) const {
     return "stands behind " + text_of(before.label) + " of stream " +
            std::to_string(before.on->index) + " in their hardware queue";
   }
-  if (next.type == kind::wait_value && !has_value(next))
-    return "waits for a value of a word in memory";
   if (next.type == kind::wait)
     return "waits for the record on stream " + std::to_string(next.mark->stream_index);
   if (!next.started && !has_multiprocessors(next)) {
@@ -243,7 +241,6 @@ cudaError_t machine::new_stream(
   one->flags = flags;
   one->priority = priority;
   one->green = green;
-  one->process = host().process();
   *made = handle_of(*one);
   return cudaSuccess;
 }

@@ -173,15 +173,11 @@ std::vector<std::string> leaks() {
   list_alive(all, "executable graph", in.execs_);
   list_alive(all, "green context", in.greens_);
   list_alive(all, "communicator", in.communicators_);
-  list_alive(all, "registration", in.registrations_);
   for (allocation const& one : in.memory_.all()) {
-    if (one.imports > 0)
-      all.push_back("open handle of allocation " + std::to_string(in.memory_.index_of(one)));
-    if (!one.freed && one.storage != nullptr) {
+    if (!one.freed)
       all.push_back(
           "allocation " + std::to_string(in.memory_.index_of(one)) + " of " +
           std::to_string(one.bytes) + " bytes");
-    }
   }
   return all;
 }
@@ -311,12 +307,6 @@ std::int64_t now_ns() {
   machine& in = machine::the();
   std::lock_guard lock(in.mutex());
   return in.host_ns_;
-}
-
-void be_process(int number) {
-  machine& in = machine::the();
-  std::lock_guard lock(in.mutex());
-  in.host().own_process = number;
 }
 
 host_thread::host_thread() {

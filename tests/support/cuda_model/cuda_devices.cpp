@@ -51,8 +51,6 @@ cudaError_t free_memory(
         "nccl: " + std::string(by) + " of " + name +
         ", which a graph has messages in, and NCCL may have mapped it into other processes");
   }
-  if (one->imports > 0)
-    in.fault("memory: " + std::string(by) + " of " + name + ", which another process has open");
   if (one->pending > 0) {
     in.fault(
         "memory: " + std::string(by) + " of " + name + ", which " + std::to_string(one->pending) +
@@ -192,7 +190,6 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       case cudaDevAttrConcurrentKernels:
       case cudaDevAttrStreamPrioritiesSupported:
       case cudaDevAttrUnifiedAddressing:
-      case cudaDevAttrCanFlushRemoteWrites:
       case cudaDevAttrMemoryPoolsSupported: return answer(value, 1);
       default: return answer(value, 0);
     }

@@ -17,13 +17,6 @@ struct CUdevResourceDesc_st {
 
 using namespace zbpp::cuda_model;
 
-namespace zbpp::cuda_model {
-
-CUresult CUDAAPI stream_write_value(CUstream, CUdeviceptr, cuuint32_t, unsigned);
-CUresult CUDAAPI stream_wait_value(CUstream, CUdeviceptr, cuuint32_t, unsigned);
-
-}  // namespace zbpp::cuda_model
-
 namespace {
 
 constexpr unsigned granularity = 8;  // of an SM partition, on compute capability 9.x
@@ -233,8 +226,6 @@ extern "C" cudaError_t cudaGetDriverEntryPointByVersion(
     entry_point const known[] = {
         {"cuDeviceGet", 2000, address_of(device_get)},
         {"cuGetErrorName", 6000, address_of(error_name)},
-        {"cuStreamWriteValue32", 11070, address_of(stream_write_value)},
-        {"cuStreamWaitValue32", 11070, address_of(stream_wait_value)},
         {"cuDeviceGetDevResource", 12040, address_of(device_resource)},
         {"cuDevSmResourceSplitByCount", 12040, address_of(split_by_count)},
         {"cuDevResourceGenerateDesc", 12040, address_of(generate_desc)},

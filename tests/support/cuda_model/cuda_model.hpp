@@ -69,14 +69,8 @@ struct options {
   bool green_events = true;
   bool peer_access = true;  ///< cudaDeviceCanAccessPeer
   /// What becomes of copies that go directly from one device to another: where peer access is
-  /// enabled between them, or memory of another process is open. CUDA reports success for all.
-  /// Empty: they arrive.
+  /// enabled between them. CUDA reports success for all. Empty: they arrive.
   std::function<copy_fate(int from, int to)> direct_copies = {};
-  /// Whether memory can be shared between processes, of which each device is one: whoever has the
-  /// same device current is in the same process, but for `be_process`. False: as where containers
-  /// keep processes apart.
-  bool shares_memory = false;
-  int devices_of_host = 32;         ///< processes share memory with those on the same host only
   int instances_of_gpu = 1;         ///< devices that are parts of one GPU (MIG), with its bus id
   bool check_uninitialised = true;  ///< reading bytes that nobody wrote is a fault
   bool duplicate_gpus = false;      ///< NCCL: true lets ranks of one communicator share a device
@@ -243,10 +237,6 @@ std::vector<std::string> heavy_calls();
 
 /// The host's virtual time: it moves when the host synchronises, to the end of what it waited for.
 std::int64_t now_ns();
-
-/// Until reset, the calling thread belongs to a process of this number, whichever device is
-/// current.
-void be_process(int number);
 
 /// While it lives, there is one more thread that issues, beside `options::hosts`: a host that waits
 /// then waits for it too. Make all of them (with hosts = 0, say) before the threads start, and end

@@ -115,10 +115,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
           return error;
         }
         in.check_not_deferred(on, "cudaStreamQuery");
-        if (on.done < on.issued)
-          in.polled_in_vain();
-        else if (in.options_.shares_memory)
-          in.step();  // a host may poll a counter in memory, and time passes between two looks
+        if (on.done < on.issued) in.polled_in_vain();
         if (on.done < on.issued) return cudaErrorNotReady;
         in.host_saw(on);
         return cudaSuccess;

@@ -45,11 +45,6 @@ namespace zbpp::cuda_model {
   MAKE(cudaHostAlloc)                                                                              \
   MAKE(cudaFreeHost)                                                                               \
   LIGHT(cudaHostGetDevicePointer)                                                                  \
-  MAKE(cudaHostRegister)                                                                           \
-  MAKE(cudaHostUnregister)                                                                         \
-  LIGHT(cudaIpcGetMemHandle)                                                                       \
-  MAKE(cudaIpcOpenMemHandle)                                                                       \
-  MAKE(cudaIpcCloseMemHandle)                                                                      \
   LIGHT(cudaMemcpyAsync)                                                                           \
   LIGHT(cudaMemcpyPeerAsync)                                                                       \
   LIGHT(cudaMemsetAsync)                                                                           \
@@ -63,8 +58,6 @@ namespace zbpp::cuda_model {
   LIGHT(cudaGraphLaunch)                                                                           \
   MAKE(cudaGraphExecDestroy)                                                                       \
   MAKE(cudaGraphDestroy)                                                                           \
-  LIGHT(cuStreamWriteValue32)                                                                      \
-  LIGHT(cuStreamWaitValue32)                                                                       \
   LIGHT(cuDeviceGet)                                                                               \
   LIGHT(cuDeviceGetDevResource)                                                                    \
   LIGHT(cuDevSmResourceSplitByCount)                                                               \

@@ -31,9 +31,6 @@ void machine::reset(options const& machine_options) {
   unique_ids_ = 0;
   captures_.clear();
   memory_.clear();
-  registrations_.clear();
-  words_.clear();
-  at_words_.clear();
   auto const devices = static_cast<std::size_t>(options_.devices);
   queues_.assign(
       devices, std::vector<hardware_queue>(static_cast<std::size_t>(options_.connections)));
@@ -102,13 +99,6 @@ void machine::consider(stream* one) {
     }
     return;
   }
-  if (next.type == kind::wait_value && !has_value(next)) {
-    if (!next.parked) {
-      next.parked = true;
-      at_words_.push_back(one);
-    }
-    return;
-  }
   if (next.type == kind::group && !next.cancelled && next.messages->over->broken) return;
   if (!has_multiprocessors(next)) {
     is_short_ = true;
@@ -132,7 +122,6 @@ bool machine::step() {
 }
 
 bool machine::run_ready() {
-  look_at_words();
   if (ready_.empty()) return false;
   std::size_t at = static_cast<std::size_t>(random() % ready_.size());
   // In each case some streams are slow: that makes long delays likely, not only short ones.
@@ -200,8 +189,6 @@ void machine::run(operation& one) {
       on.clock.join(one.mark->clock);
       on.ns = on.queue->ns = std::max(start, one.mark->ns);
       break;
-    case kind::write_value: write_value(one, on); break;
-    case kind::wait_value: wait_for_value(one, on); break;
     case kind::group:
       if (!one.cancelled) {
         start_group(one);
@@ -275,8 +262,7 @@ copy_fate machine::fate_of(operation const& copy) {
       from.device == to.device)
     return copy_fate::arrives;
   // CUDA does not say whose access a copy takes.
-  bool const is_direct = has_access(from.device, to.device) || has_access(to.device, from.device) ||
-                         from.imports > 0 || to.imports > 0;
+  bool const is_direct = has_access(from.device, to.device) || has_access(to.device, from.device);
   return is_direct ? options_.direct_copies(from.device, to.device) : copy_fate::arrives;
 }
 
@@ -331,24 +317,15 @@ cudaError_t machine::wait_until_erased(int device, std::function<bool()> const& 
     cudaError_t const error = sticky_[static_cast<std::size_t>(device)];
     if (error != cudaSuccess || reached()) return error;
     if (step()) continue;
-    // Hosts write words without a call.
-    bool stuck = callbacks_running_ == 0 && sleepers_ + 1 >= hosts() && at_words_.empty();
+    bool stuck = callbacks_running_ == 0 && sleepers_ + 1 >= hosts();
     if (!stuck) {
       std::uint64_t const seen = progress_;
       ++sleepers_;
       std::unique_lock lock(mutex_, std::adopt_lock);
-      auto const end = std::chrono::steady_clock::now() + options_.patience;
-      auto const slice = std::chrono::milliseconds(1);
-      do {
-        changed_.wait_for(
-            lock, at_words_.empty() ? options_.patience : std::min(options_.patience, slice), [&] {
-              return progress_ != seen;
-            });
-        look_at_words();
-      } while (progress_ == seen && ready_.empty() && std::chrono::steady_clock::now() < end);
+      changed_.wait_for(lock, options_.patience, [&] { return progress_ != seen; });
       lock.release();
       sleepers_ -= progress_ == seen ? 1 : 0;
-      stuck = progress_ == seen && ready_.empty();
+      stuck = progress_ == seen;
     }
     if (stuck) deadlock("a host that waits");
   }
@@ -389,7 +366,6 @@ void machine::drop_all(int device) {
     if (one.head != nullptr && one.head->started && one.head->type == kind::host_function)
       kept[static_cast<std::size_t>(one.index)] = one.head;
     one.queue->head = one.queue->tail = nullptr;
-    std::erase(at_words_, &one);
     for (operation* each = one.head; each != nullptr; each = each->next) {
       each->queued = false;
       each->next_in_queue = nullptr;

@@ -17,7 +17,6 @@
 #include <deque>
 #include <functional>
 #include <list>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,17 +29,7 @@ struct CUdevResourceDesc_st;
 
 namespace zbpp::cuda_model {
 
-enum class kind : std::uint8_t {
-  kernel,
-  copy,
-  set,
-  host_function,
-  record,
-  wait,
-  group,
-  write_value,
-  wait_value
-};
+enum class kind : std::uint8_t { kernel, copy, set, host_function, record, wait, group };
 
 inline constexpr std::uint32_t no_event = ~0U;  // of a record that NCCL makes, or a graph
 
@@ -55,24 +44,6 @@ struct record {
   std::int64_t ns = 0;
   vector_clock clock;
   std::vector<stream*> waiting;
-};
-
-/// A word that streams of several processes order themselves by. Each process may see it elsewhere.
-struct shared_word {
-  struct write {
-    std::uint32_t value;
-    vector_clock clock;
-    std::int64_t ns;
-  };
-  std::vector<write> writes;  // by devices, in the order in which they ran
-};
-
-/// Memory of the host that was registered: where a process sees it, and what it is.
-struct registration {
-  bool alive = true;
-  std::byte* begin = nullptr;
-  std::size_t bytes = 0;
-  std::string page;  // the same for all views of a page
 };
 
 struct operation {
@@ -177,7 +148,6 @@ struct hardware_queue {
 struct stream {
   int index = 0;
   int device = 0;
-  int process = 0;  // that made it
   unsigned flags = 0;
   int priority = 0;
   bool alive = true;
@@ -228,7 +198,6 @@ struct green_context {
 struct host_state {
   std::uint32_t generation = 0;
   int device = 0;
-  std::optional<int> own_process;  // none: that of its device
   cudaError_t last_error = cudaSuccess;
   enum class callback : std::uint8_t { none, locked, unlocked } inside = callback::none;
   int group_depth = 0;
@@ -242,8 +211,6 @@ struct host_state {
   std::vector<communicator*> aborting;
   // Communicators that do not block of its last group, which NCCL may still be at work on.
   std::vector<communicator*> at_work;
-
-  [[nodiscard]] int process() const { return own_process.value_or(device); }
 };
 
 class machine {
@@ -356,15 +323,6 @@ class machine {
   void hold(record*& slot, record* entry);
   record* new_record();
 
-  // ---- words in memory (cuda_processes.cpp) ----
-  /// The word at an address that devices may use; null (and a fault) if there is none.
-  shared_word* find_word(void const* address, char const* by);
-  bool has_value(operation const& one) const;
-  void write_value(operation& one, stream& on);
-  void wait_for_value(operation& one, stream& on);
-  /// Looks again at the words that streams wait for: hosts may have written them.
-  void look_at_words();
-
   /// Makes hosts that sleep look again at what they wait for.
   void wake_hosts() { progressed(); }
 
@@ -402,9 +360,6 @@ class machine {
   std::vector<cudaError_t> sticky_;
   std::vector<std::vector<bool>> peers_;
   memory memory_;
-  std::deque<registration> registrations_;
-  std::map<std::pair<std::string, std::size_t>, shared_word> words_;
-  std::vector<stream*> at_words_;  // whose next operation waits for a value
 
   std::vector<std::string> faults_;
   std::size_t unreported_ = 0;

@@ -32,32 +32,13 @@ void* memory::allocate(std::size_t bytes, int device) {
   return data;
 }
 
-allocation& memory::add(std::uintptr_t begin, allocation made) {
+void memory::add(std::uintptr_t begin, allocation made) {
   auto const found = std::upper_bound(
       places_.begin(), places_.end(), begin, [](std::uintptr_t address, place const& one) {
         return address < one.begin;
       });
   places_.insert(found, place{begin, static_cast<std::uint32_t>(all_.size())});
-  return all_.emplace_back(std::move(made));
-}
-
-allocation& memory::adopt(void* data, std::size_t bytes, int device) {
-  allocation made;
-  made.bytes = bytes;
-  made.device = device;
-  made.segments.push_back({0, bytes, true, {}, {}});
-  return add(reinterpret_cast<std::uintptr_t>(data), std::move(made));
-}
-
-void memory::disown(void const* data) {
-  auto const begin = reinterpret_cast<std::uintptr_t>(data);
-  auto const found = std::find_if(places_.begin(), places_.end(), [&](place const& one) {
-    return one.begin == begin && all_[one.allocation].storage == nullptr;
-  });
-  if (found != places_.end()) {
-    all_[found->allocation].freed = true;
-    places_.erase(found);  // the address may be that of other memory next
-  }
+  all_.push_back(std::move(made));
 }
 
 memory::place const* memory::at_or_before(void const* data) const {

@@ -52,7 +52,6 @@ struct allocation {
   int device = 0;
   bool freed = false;
   bool mapped = false;        // of the host, and kernels may touch it
-  int imports = 0;            // how often other processes have it open
   std::uint32_t pending = 0;  // appended operations that touch it
 
   struct segment {
@@ -69,11 +68,6 @@ class memory {
  public:
   /// A new allocation, filled with a pattern.
   void* allocate(std::size_t bytes, int device);
-
-  /// Lets go of memory that others own, by its address.
-  void disown(void const* data);
-  /// Takes memory that others own, such as pages of the host, all of it written.
-  allocation& adopt(void* data, std::size_t bytes, int device);
 
   /// The allocation that begins at this address, or null.
   allocation* beginning_at(void const* data);
@@ -104,7 +98,7 @@ class memory {
     std::uint32_t allocation;
   };
 
-  allocation& add(std::uintptr_t begin, allocation made);
+  void add(std::uintptr_t begin, allocation made);
   /// The allocation at or before the address; `places_` is sorted.
   place const* at_or_before(void const* data) const;
   /// Cuts the segments at both ends of the range; returns the index of the first inside.

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <span>
 #include <thread>
 #include <utility>
@@ -70,6 +71,7 @@ class communicator_set {
   /// @param channels   of the run, the same everywhere
   /// @param here       the ranks of this process
   /// @param ids        one for each communicator of `map`, made by the first of its ranks
+  /// @param most_ctas  thread blocks that each may use
   /// @param pause      called while other ranks are waited for; throws to give up
   /// @throws error (bad_argument) unless there is an id for each communicator; nccl_error;
   ///         cuda_error; what `pause` throws
@@ -78,7 +80,7 @@ class communicator_set {
       std::vector<local_rank> here,
       communicator_map map,
       std::span<ncclUniqueId const> ids,
-      cta_limits const& limits,
+      int most_ctas,
       pause_call const& pause)
       : communicator_set(std::move(channels), std::move(here), std::move(map)) {
     zbpp::detail::require(
@@ -89,8 +91,7 @@ class communicator_set {
       group together;
       for (std::size_t k = 0; k < ids.size(); ++k)
         add_endpoints(k, [&](local_rank const& local) {
-          return std::make_unique<endpoint>(
-              local, map_.communicators[k], ids[k], map_.most_ctas(k, limits));
+          return std::make_unique<endpoint>(local, map_.communicators[k], ids[k], most_ctas);
         });
       together.end();
       for (auto const* end : endpoints_) wait(*end, pause);
@@ -105,10 +106,7 @@ class communicator_set {
       int ranks,
       ncclComm_t adopted,
       pause_call const& pause)
-      : communicator_set(
-            std::move(channels),
-            {here},
-            map_communicators({}, ranks, channel_layout::one_per_rank)) {
+      : communicator_set(std::move(channels), {here}, all_ranks(ranks)) {
     map_.of_channel.assign(channels_.size(), 0);
     add_endpoints(
         0, [&](local_rank const& local) { return std::make_unique<endpoint>(local, adopted); });
@@ -128,11 +126,9 @@ class communicator_set {
   communicator_set& operator=(communicator_set const&) = delete;
   ~communicator_set() { communicator::close(all(), std::chrono::seconds(2)); }
   [[nodiscard]] std::vector<channel> const& channels() const noexcept { return channels_; }
-  /// @return a rank's endpoint of a channel; null in another process, or not carried by NCCL
+  /// @return a rank's endpoint of a channel; null in another process
   [[nodiscard]] endpoint* endpoint_of(int channel, int rank) const noexcept {
-    auto const communicator = map_.of_channel[zbpp::detail::index(channel)];
-    if (communicator == communicator_map::none) return nullptr;
-    return find(zbpp::detail::index(communicator), rank);
+    return find(zbpp::detail::index(map_.of_channel[zbpp::detail::index(channel)]), rank);
   }
   /// @return that of the rank that sends; null as above
   [[nodiscard]] endpoint* sender_of(int channel) const noexcept {
@@ -202,6 +198,12 @@ class communicator_set {
         by_communicator_(map_.communicators.size()) {
     check_library();
     for (auto& of_one : by_communicator_) of_one.resize(here_.size());
+  }
+
+  [[nodiscard]] static communicator_map all_ranks(int ranks) {
+    communicator_members all{std::vector<int>(zbpp::detail::index(ranks)), "zbpp"};
+    std::iota(all.ranks.begin(), all.ranks.end(), 0);
+    return {.communicators = {std::move(all)}, .of_channel = {}};
   }
 
   [[nodiscard]] endpoint* find(std::size_t communicator, int rank) const noexcept {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the processes of a run get ready together: they agree on settings, find out which channels
-// copies between devices can carry, and make communicators for the rest.
+// How the processes of a run get ready together: they agree on settings and on how to run a step,
+// and make communicators.
 #pragma once
 
 #include <zbpp/analysis/deadlock.hpp>
@@ -10,19 +10,16 @@
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/pipeline_ranks.hpp>
 #include <zbpp/asio/wire.hpp>
-#include <zbpp/cuda/channel_needs.hpp>
 #include <zbpp/cuda/detail/step_graph.hpp>
 #include <zbpp/cuda/device_context.hpp>
 #include <zbpp/cuda/handles.hpp>
 #include <zbpp/cuda/replay.hpp>
-#include <zbpp/cuda/transfer_order.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/grid.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/nccl/communicator.hpp>
 #include <zbpp/nccl/detail/channel_plan.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
-#include <zbpp/nccl/detail/peer_channels.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/nccl/device_needs.hpp>
 #include <zbpp/nccl/error.hpp>
@@ -39,7 +36,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <fstream>
 #include <memory>
 #include <span>
@@ -51,14 +47,6 @@
 #include <vector>
 
 namespace zbpp::nccl::detail {
-
-/// Lets the ranks of a pipeline make collective calls together with those of all pipelines.
-struct pipeline_calls {
-  asio::control& channel;
-  asio::pipeline_ranks places = {};  ///< which ranks of the run are those of the pipeline
-
-  [[nodiscard]] int rank() const { return places.in_pipeline(channel.rank()); }
-};
 
 /// Holds plain values of each rank of a run, as all ranks get them.
 template <class Value>
@@ -94,27 +82,11 @@ class gathered_values {
   return settings.adopted != nullptr ? channel_layout::one_per_rank : settings.layout;
 }
 
-/// @return whether copies may carry messages. A graph writes the same values into counters with
-///         each launch, so they cannot count the messages of a step that is replayed.
-[[nodiscard]] inline bool uses_peer_copies(ranks_settings const& settings) noexcept {
-  return settings.peer_copies && settings.adopted == nullptr &&
-         settings.replay != cuda::replay::step;
-}
-[[nodiscard]] inline agreement_item peer_copies_item(ranks_settings const& settings) {
-  return make_item(
-      "peer copies", uses_peer_copies(settings) ? "where GPUs reach each other" : "none");
-}
-
-/// Refuses a deadline that is over at once, and a negative number of thread blocks.
 /// @throws error (bad_argument)
-inline void check_numbers(ranks_settings const& settings) {
+inline void check_deadline(ranks_settings const& settings) {
   zbpp::detail::require(
       settings.init_deadline.count() > 0,
       "ranks_settings::init_deadline is 0 ms or less; set it above 0 ms");
-  zbpp::detail::require(
-      settings.sum_ctas >= 0,
-      "ranks_settings::sum_ctas is negative; set a number of thread blocks, or 0 for as many as "
-      "most_ctas");
 }
 
 [[nodiscard]] inline std::vector<agreement_item> agreement_of(ranks_settings const& settings) {
@@ -130,10 +102,8 @@ inline void check_numbers(ranks_settings const& settings) {
               to_string(layout_of(settings))),
       make_item("edges", shapes.empty() ? "one buffer each" : shapes),
       make_item("most_ctas", std::to_string(settings.most_ctas)),
-      make_item("sum_ctas", std::to_string(settings.sum_ctas)),
       make_item("replay", settings.replay == cuda::replay::step ? "step" : "none"),
-      make_item("steps_at_once", std::to_string(settings.steps_at_once)),
-      peer_copies_item(settings)};
+      make_item("steps_at_once", std::to_string(settings.steps_at_once))};
 }
 
 /// Agrees with the other ranks on how all run the next training step of a program that is replayed,
@@ -154,8 +124,7 @@ template <class Engines>
 /// program whose messages have no order that all ranks share.
 /// @throws error (bad_argument); (refused_program)
 inline void check_replay(ranks_settings const& settings, plan const& planned) {
-  cuda::detail::refuse_to_replay(
-      settings.run_ahead, settings.traces, settings.synchronizes, planned);
+  cuda::detail::refuse_to_replay(0, settings.traces, settings.synchronizes, planned);
   zbpp::detail::require(
       settings.adopted == nullptr,
       "replay is replay::step and a communicator is adopted, which a failure can only revoke: "
@@ -246,8 +215,7 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
         throw error(errc::bad_argument) + "ranks " + a + " and " + b +
             " share the GPU at PCI bus " + gpu.bus_id.data() + " of host " + gpu.host_text() +
             ", as a whole or in parts (MIG), and NCCL makes no communicator of both; give each "
-            "rank a GPU of its own, or let "
-            "copies carry all messages between them by ranks_settings::peer_copies";
+            "rank a GPU of its own";
       }
 }
 
@@ -275,9 +243,9 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
 
 /// Makes and connects the communicators of some channels with other ranks, or takes the caller's.
 /// @param device  that of this rank
-/// @param map     as `map_remaining` gives it; not used for the caller's
-/// @throws error (bad_argument) when NCCL is to carry messages between ranks on one GPU;
-///         (no_rendezvous) after `init_deadline`; as `communicator_set`; the failure of the run
+/// @param map     not used for the caller's
+/// @throws error (bad_argument) when two ranks of one communicator are on one GPU; (no_rendezvous)
+/// after `init_deadline`; as `communicator_set`; the failure of the run
 [[nodiscard]] inline std::shared_ptr<communicator_set> make_communicators(
     asio::control& run,
     int device,
@@ -292,155 +260,10 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
   local_rank const here{run.rank(), device};
   if (settings.adopted != nullptr)
     return std::make_shared<communicator_set>(channels, here, run.ranks(), settings.adopted, pause);
-  // Also where copies carry all: other pipelines of the run may need NCCL.
   check_gpus(map, exchange_gpus(run, device));
   auto const ids = exchange_ids(run, map);
   return std::make_shared<communicator_set>(
-      channels,
-      std::vector{here},
-      std::move(map),
-      ids,
-      limits_of(settings.most_ctas, settings.sum_ctas),
-      pause);
-}
-
-/// Calls `on_fallback`, if set, with why NCCL carries the messages of a channel.
-inline void tell_fallback(ranks_settings const& settings, channel const& of, char const* reason) {
-  if (settings.on_fallback)
-    settings.on_fallback(
-        zbpp::detail::joined("NCCL carries the messages from rank ") + of.from + " to rank " +
-        of.to + ", since copies cannot: " + reason);
-}
-
-/// Makes an end of a channel, or none where that is impossible here. NCCL carries the channel then.
-template <class End, class... Arguments>
-[[nodiscard]] std::unique_ptr<End> try_peer(
-    ranks_settings const& settings, channel const& of, Arguments const&... arguments) {
-  try {
-    return std::make_unique<End>(arguments...);
-  } catch (std::exception const& failed) {  // of the system, of CUDA, of an old driver
-    cudaGetLastError();
-    tell_fallback(settings, of, failed.what());
-    return nullptr;
-  }
-}
-
-/// @return whether the copy that a sender has tried has arrived here, as it was sent
-[[nodiscard]] inline bool try_arrival(
-    ranks_settings const& settings,
-    channel const& of,
-    peer_receiver const& at,
-    peer_answer const& sent) {
-  try {
-    if (at.has_arrived(sent)) return true;
-    tell_fallback(
-        settings,
-        of,
-        "they do not arrive as they were sent, though CUDA reports success; an IOMMU does that on "
-        "bare metal, so turn it off");
-  } catch (cuda::cuda_error const& failed) {
-    tell_fallback(settings, of, failed.what());
-  }
-  return false;
-}
-
-/// Finds out which channels copies can carry, together with all ranks, and makes what they need.
-/// @param device    that of this rank
-/// @param needs     of each channel, the same everywhere
-/// @param held      by channel, how many messages a receiver holds at one time
-/// @param settings  of this rank; `on_fallback` is told what copies cannot carry
-/// @param made      gets the ends that are here; it outlives the report of a failure here
-/// @throws error (no_agreement) when ranks have other channels; the failure of the run
-inline void make_peers(
-    pipeline_calls const& run,
-    int device,
-    std::span<cuda::channel_needs const> needs,
-    std::span<std::size_t const> held,
-    ranks_settings const& settings,
-    peer_set& made) {
-  cuda::device_guard const here(device);
-  auto const rank = run.rank();
-  // Of a channel, the ranks in the run.
-  auto const ends_of = [&](std::size_t c) {
-    auto ends = needs[c].ends;
-    ends.from = run.places.in_run(ends.from);
-    ends.to = run.places.in_run(ends.to);
-    return ends;
-  };
-  std::vector<peer_offer> offers;
-  for (std::size_t c = 0; c < needs.size(); ++c) {
-    if (needs[c].ends.to != rank) continue;
-    auto& offer = offers.emplace_back();
-    if (held[c] == 0) continue;
-    auto const ends = ends_of(c);
-    auto receiver =
-        try_peer<peer_receiver>(settings, ends, device, ends.from, held[c], largest_of(needs[c]));
-    if (receiver == nullptr) continue;
-    offer = receiver->offer();
-    made.keep(static_cast<int>(c), std::move(receiver));
-  }
-  gathered_values<peer_offer> offered(run.channel, offers);
-  std::vector<peer_answer> reached;
-  for (std::size_t c = 0; c < needs.size(); ++c) {
-    auto const ends = ends_of(c);
-    auto const offer = offered.take(ends.to);
-    if (needs[c].ends.from != rank) continue;
-    auto& answer = reached.emplace_back();
-    // Both ends count slots by the same program, and one that differs has another.
-    if (offer.is_made == 0 || offer.slots != held[c]) continue;
-    auto sender = try_peer<peer_sender>(settings, ends, device, offer);
-    if (sender == nullptr) continue;
-    answer = sender->answer();
-    made.keep(static_cast<int>(c), std::move(sender));
-  }
-  gathered_values<peer_answer> answers(run.channel, reached);
-  std::vector<std::uint8_t> arrived;
-  for (std::size_t c = 0; c < needs.size(); ++c) {
-    auto const ends = ends_of(c);
-    auto const answer = answers.take(ends.from);
-    if (needs[c].ends.to != rank) continue;
-    auto const* const receiver = made.receiver_of(static_cast<int>(c));
-    bool const is_carried = answer.is_reached != 0 && receiver != nullptr &&
-                            try_arrival(settings, ends, *receiver, answer);
-    arrived.push_back(is_carried ? 1 : 0);
-  }
-  gathered_values<std::uint8_t> verdicts(run.channel, arrived);
-  std::vector<bool> carried;
-  for (std::size_t c = 0; c < needs.size(); ++c) {
-    carried.push_back(verdicts.take(ends_of(c).to) != 0);
-    if (!carried.back()) made.drop_sender(static_cast<int>(c));
-  }
-  // Slots go only when no sender has them open. All ranks come here, since those of other pipelines
-  // do not know which copies arrive in this one.
-  run.channel.collect(asio::collective::barrier);
-  for (std::size_t c = 0; c < needs.size(); ++c) made.settle(static_cast<int>(c), carried[c]);
-}
-
-/// Holds what the copies of a run need at this rank.
-struct peer_channels {
-  std::vector<std::size_t> held;    ///< by channel: slots where copies carry it
-  std::shared_ptr<peer_set> peers;  ///< of all channels
-};
-
-/// Finds out which channels copies carry, and makes what they need; a collective call.
-/// @param shapes  by edge
-/// @param made    gets that; it outlives the report of a failure here
-/// @throws as `make_peers`
-inline void make_peer_channels(
-    pipeline_calls const& run,
-    int device,
-    program const& code,
-    traffic const& messages,
-    std::vector<cuda::message_shape> const& shapes,
-    ranks_settings const& settings,
-    peer_channels& made) {
-  auto const channels = messages.channels().size();
-  made.peers = std::make_shared<peer_set>(channels);
-  if (!uses_peer_copies(settings)) return;
-  std::vector const filling(channels, cuda::slot_filling::by_sends);
-  made.held = held_messages(code, messages);
-  auto const needs = cuda::needs_of(code, messages, shapes, filling, made.held);
-  make_peers(run, device, needs, made.held, settings, *made.peers);
+      channels, std::vector{here}, std::move(map), ids, cta_limit(settings.most_ctas), pause);
 }
 
 /// @return the groups of replicas that add up gradients of a program, the same list on all ranks
@@ -454,34 +277,29 @@ inline void make_peer_channels(
   return groups;
 }
 
-/// Makes communicators for the channels that copies do not carry, and for sums over replicas; a
+/// Makes communicators for the channels of a pipeline's program, and for sums over replicas; a
 /// collective call. Ranks differ in how many queues and multiprocessors they have, and need.
+/// @param places   which ranks of the run are those of the pipeline
 /// @param context  of this rank
-/// @param peers    of all channels; it outlives the report of a failure here
 /// @throws error (refused_program) when the program can deadlock on the hardware queues of a
 ///         device; (bad_argument) when messages could hold all SMs; as `make_communicators`
-[[nodiscard]] inline std::shared_ptr<communicator_set> make_remaining(
-    pipeline_calls const& run,
+[[nodiscard]] inline std::shared_ptr<communicator_set> make_pipeline_communicators(
+    asio::control& run,
+    asio::pipeline_ranks const& places,
     cuda::device_context const& context,
     program const& code,
     traffic const& messages,
-    peer_set const& peers,
     ranks_settings const& settings) {
-  auto channels = run.places.in_run(messages.channels());
-  auto const rank = run.channel.rank();
-  auto map = map_remaining(channels, run.channel.ranks(), layout_of(settings), [&](int channel) {
-    return peers.carries(channel);
-  });
-  add_sums(map, groups_of_sums(code, run.places.layout().get()));
-  check_hardware_queues(
-      code,
-      run.rank(),
-      streams_of_rank(code, run.rank(), map.count_of(rank), peers.senders()),
-      rank);
+  auto const channels = places.in_run(messages.channels());
+  auto const rank = run.rank();
+  auto const own = places.in_pipeline(rank);
+  auto map = map_communicators(channels, layout_of(settings));
+  add_sums(map, groups_of_sums(code, places.layout().get()));
+  check_hardware_queues(code, own, streams_of_rank(code, own, map.count_of(rank)), rank);
   if (settings.adopted == nullptr)
     check_multiprocessors(
-        map, rank, limits_of(settings.most_ctas, settings.sum_ctas), context.sm_count());
-  return make_communicators(run.channel, context.device(), channels, std::move(map), settings);
+        map.count_of(rank), rank, cta_limit(settings.most_ctas), context.sm_count());
+  return make_communicators(run, context.device(), channels, std::move(map), settings);
 }
 
 }  // namespace zbpp::nccl::detail

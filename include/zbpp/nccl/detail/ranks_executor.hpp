@@ -74,8 +74,7 @@ class ranks::executor : public asio::one_rank {
             settings_.device ? std::vector{*settings_.device} : std::vector<cuda::rank_device>{},
             ranks(),
             planned,
-            checked(supervisor(), settings_, planned),
-            settings_.on_thread_start),
+            checked(supervisor(), settings_, planned)),
         steps_(
             supervisor(),
             launcher_,
@@ -110,8 +109,8 @@ class ranks::executor : public asio::one_rank {
   void start_run(std::size_t turn = 0) noexcept { steps_.start_run(turn); }
   [[nodiscard]] pass_observer observer_of(int) noexcept { return steps_.observer(); }
 
-  /// @return what carries the messages of this rank; the first time finds out together with the
-  ///         other ranks who reaches whose slots, and makes and connects communicators for the rest
+  /// @return what carries the messages of this rank; the first time makes and connects
+  ///         communicators together with the other ranks
   /// @throws error (refused_program) when the program can deadlock on the hardware queues of a
   ///         device; (bad_argument) when messages could hold all SMs; the failure of the run
   [[nodiscard]] std::unique_ptr<detail::transport> make_transport(
@@ -120,26 +119,18 @@ class ranks::executor : public asio::one_rank {
     auto communicators = communicators_.lock();
     if (communicators == nullptr)
       supervisor().or_fail([&] {
-        detail::pipeline_calls const run{control_channel(), supervisor().places()};
-        detail::make_peer_channels(
-            run, context().device(), program, messages, shapes_, settings_, peer_channels_);
-        communicators = detail::make_remaining(
-            run, context(), program, messages, *peer_channels_.peers, settings_);
+        communicators = detail::make_pipeline_communicators(
+            control_channel(), supervisor().places(), context(), program, messages, settings_);
         communicators_ = communicators;
-        steps_.abort_by([peers = peer_channels_.peers.get(), all = communicators.get()] {
-          peers->abort();
-          all->abort();
-        });
+        steps_.abort_by([all = communicators.get()] { all->abort(); });
       });
-    auto needs = cuda::needs_of(
-        program, messages, shapes_, detail::filling_of(*peer_channels_.peers), peer_channels_.held);
+    std::vector const filling(messages.channels().size(), cuda::slot_filling::by_receives);
     std::vector<cuda::device_context*> contexts(zbpp::detail::index(problem.ranks()));
     contexts[zbpp::detail::index(supervisor().rank())] = &context();
     auto made = std::make_unique<detail::transport>(
         std::move(communicators),
-        peer_channels_.peers,
         std::move(contexts),
-        std::move(needs),
+        cuda::needs_of(program, messages, shapes_, filling),
         settings_.synchronizes);
     // A transport whose program could not be prepared is gone; its address may be in use again.
     programs_.remove_if(
@@ -251,16 +242,14 @@ class ranks::executor : public asio::one_rank {
   [[nodiscard]] static cuda::launch_settings checked(
       asio::step_supervisor& supervisor, ranks_settings const& settings, plan const& planned) {
     cuda::launch_settings const launched{
-        .run_ahead = settings.run_ahead,
         .traces = settings.traces,
         .synchronizes = settings.synchronizes,
         .steps_at_once = settings.steps_at_once};
     supervisor.or_fail([&] {
       static_cast<void>(
           cuda::detail::checked_steps_at_once(settings.steps_at_once, settings.traces));
-      cuda::detail::check_launch(launched);
       if (settings.device) cuda::detail::check_confined(*settings.device);
-      detail::check_numbers(settings);
+      detail::check_deadline(settings);
       zbpp::detail::require(
           settings.adopted == nullptr || supervisor.places().layout() == nullptr,
           "a communicator is adopted in a grid, whose pipelines need one each; let zbpp make its "
@@ -283,7 +272,6 @@ class ranks::executor : public asio::one_rank {
   cuda::launcher launcher_;
   std::unique_ptr<asio::socket_grid> groups_;  // null where the run is no grid
   std::list<detail::rank_program> programs_;
-  detail::peer_channels peer_channels_;
   // Transports own them: they go before the memory of their messages, which NCCL may have mapped
   // into other processes for a graph.
   std::weak_ptr<detail::communicator_set> communicators_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Moves messages between ranks by NCCL, or by copies into slots of the receiver where devices reach
-// each other. The host only issues: on the device a transfer waits until its slot is free and its
-// message is made, and a pass until its message has arrived. A step can be one graph.
+// Moves messages between ranks by NCCL. The host only issues: on the device a transfer waits until
+// its slot is free and its message is made, and a pass until its message has arrived. A step can be
+// one graph.
 #pragma once
 
 #include <zbpp/cuda/channel_needs.hpp>
@@ -13,7 +13,6 @@
 #include <zbpp/error.hpp>
 #include <zbpp/model/program.hpp>
 #include <zbpp/nccl/detail/communicator_set.hpp>
-#include <zbpp/nccl/detail/peer_channels.hpp>
 #include <zbpp/nccl/detail/replica_sums.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/gradient_sums.hpp>
@@ -107,21 +106,16 @@ struct channel_state {
   /// @throws cuda_error
   channel_state(
       communicator_set const& communicators,
-      peer_set const& peers,
       int channel,
       cuda::channel_needs needs,
       int from,
       int to)
       : sender(communicators.sender_of(channel)),
         receiver(communicators.receiver_of(channel)),
-        outgoing(peers.sender_of(channel)),
-        incoming(peers.receiver_of(channel)),
         messages(needs.places()) {
-    if (!peers.carries(channel)) {
-      auto const& ends_in_run = communicators.channels()[zbpp::detail::index(channel)];
-      sender_number = communicators.number_in(channel, ends_in_run.from);
-      receiver_number = communicators.number_in(channel, ends_in_run.to);
-    }
+    auto const& ends_in_run = communicators.channels()[zbpp::detail::index(channel)];
+    sender_number = communicators.number_in(channel, ends_in_run.from);
+    receiver_number = communicators.number_in(channel, ends_in_run.to);
     if (from != not_here)
       made = cuda::on_device(from, [] { return cuda::event(cuda::event_kind::order); });
     if (to == not_here) needs.window = 0;
@@ -135,22 +129,15 @@ struct channel_state {
     while (retired < sent) at(retired++).clear();
     sent = retired = 0;
   }
-  /// Releases what was received, and counts again.
-  void drain_slots() noexcept {
-    slots->drain();
-    if (incoming != nullptr) incoming->begin_step();
-  }
   [[nodiscard]] message& at(std::uint32_t number) noexcept {
     return messages[number & (messages.size() - 1)];
   }
 
-  // By NCCL, or by copies; null where the other carries the channel, or in another process.
+  // Null in another process.
   endpoint* sender;
   endpoint* receiver;
-  peer_sender* outgoing;
-  peer_receiver* incoming;
-  int sender_number = -1;
-  int receiver_number = -1;
+  int sender_number;
+  int receiver_number;
   std::unique_ptr<cuda::slot_ring> slots;
   // Touched by the sender alone.
   alignas(64) cuda::event made;  // on the sender's compute stream
@@ -173,21 +160,16 @@ class transport {
 
   /// Makes events for the channels of a program.
   /// @param communicators  made for these channels; other transports may use them, too
-  /// @param peers          likewise, for the channels that copies carry
   /// @param contexts       by rank, null for ranks of other processes; they outlive the transport
   /// @param needs          of each channel
   /// @param host_waits     whether a pass is issued only when its message has arrived
   /// @throws cuda_error
   transport(
       std::shared_ptr<communicator_set> communicators,
-      std::shared_ptr<peer_set> peers,
       std::vector<cuda::device_context*> contexts,
       std::vector<cuda::channel_needs> needs,
       bool host_waits = false)
-      : communicators_(std::move(communicators)),
-        peers_(std::move(peers)),
-        ranks_(contexts.size()),
-        host_waits_(host_waits) {
+      : communicators_(std::move(communicators)), ranks_(contexts.size()), host_waits_(host_waits) {
     for (std::size_t r = 0; r < contexts.size(); ++r) ranks_[r].context = contexts[r];
     for (auto& each : needs) {
       auto const channel = static_cast<int>(channels_.size());
@@ -201,7 +183,7 @@ class transport {
           from == channel_state::not_here && to == channel_state::not_here
               ? nullptr
               : std::make_unique<channel_state>(
-                    *communicators_, *peers_, channel, std::move(each), from, to));
+                    *communicators_, channel, std::move(each), from, to));
       if (channels_.back() != nullptr) note_streams(*channels_.back(), from, to);
     }
   }
@@ -217,15 +199,11 @@ class transport {
     return *(ranks_[zbpp::detail::index(rank)].steps = std::move(steps));
   }
 
-  /// Opens the slot of the next message, and enqueues the receive or tells the sender.
-  /// @throws std::bad_alloc; error (wrong_flow) when a flow holds the slot; cuda_error; nccl_error
+  /// Opens the slot of the next message, and enqueues the receive.
+  /// @throws std::bad_alloc; cuda_error; nccl_error
   void post_receive(int channel, bytes) {
     auto& l = at(channel);
     auto const& to = at_rank(l.slots->ends().to);
-    if (l.incoming != nullptr) {
-      open_for_copy(l, to);
-      return;
-    }
     auto const by = to.stream_of(*l.receiver);
     // A receive may write from its start on, so it waits for the passes that used the memory.
     auto const waits = l.slots->waits(l.slots->opened());
@@ -240,28 +218,24 @@ class transport {
       by.record(slot.arrived);
   }
 
-  /// Enqueues the send or copy of what the sender's passes have made so far. Never blocks.
+  /// Enqueues the send of what the sender's passes have made so far. Never blocks.
   /// @throws error (wrong_size) when its shape is not the edge's; cuda_error; nccl_error
   void send(int channel, message&& msg, ticks) {
     auto& l = at(channel);
     auto const sequence = static_cast<std::int32_t>(l.sent);
     l.slots->check_equals(sequence, msg);
     auto const& from = at_rank(l.slots->ends().from);
-    auto const by = l.outgoing != nullptr ? l.outgoing->copies() : from.stream_of(*l.sender);
-    if (!is_aborted()) {
-      auto const waits = l.slots->waits(sequence);
+    auto const by = from.stream_of(*l.sender);
+    if (!communicators_->is_aborted()) {
       // One event is enough: a wait refers to its latest record.
-      if (waits.for_sender) {
+      if (l.slots->waits(sequence).for_sender) {
         from.context->compute().record(l.made);
         by.wait(l.made);
       }
-      if (l.outgoing != nullptr)
-        l.outgoing->send(msg, waits.for_slot, waits.by_receiver);
-      else
-        transfer(*l.sender, msg, [&](buffer const& part) {
-          return ncclSend(
-              part.data(), part.size(), ncclInt8, l.receiver_number, l.sender->comm.get(), by);
-        });
+      transfer(*l.sender, msg, [&](buffer const& part) {
+        return ncclSend(
+            part.data(), part.size(), ncclInt8, l.receiver_number, l.sender->comm.get(), by);
+      });
     }
     l.at(l.sent++) = std::move(msg);
   }
@@ -271,10 +245,9 @@ class transport {
   [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const {
     if (!host_waits_) return 0;
     auto const& l = *channels_[zbpp::detail::index(channel)];
-    bool const is_here = l.incoming != nullptr ? has_arrived(l, sequence)
-                                               : l.slots->at(sequence).arrived.view().is_complete();
+    bool const is_here = l.slots->at(sequence).arrived.view().is_complete();
     // In this order, since what is given up seems to be here as well, after the abort began.
-    return is_here && !is_aborted() ? 0 : not_yet;
+    return is_here && !communicators_->is_aborted() ? 0 : not_yet;
   }
 
   /// @return true: what is received is ordered by the device
@@ -285,14 +258,8 @@ class transport {
   [[nodiscard]] message take(int channel, std::int32_t sequence, bytes) {
     auto& l = at(channel);
     auto& slot = l.slots->at(sequence);
-    if (l.slots->waits(sequence).by_receiver) {
-      auto const compute = at_rank(l.slots->ends().to).context->compute();
-      // After an abort, too: the wait ends at once, and the host may have seen this one arrive.
-      if (l.incoming != nullptr)
-        l.incoming->wait(compute, sequence);
-      else if (!is_aborted())
-        compute.wait(slot.arrived);
-    }
+    if (l.slots->waits(sequence).by_receiver && !communicators_->is_aborted())
+      at_rank(l.slots->ends().to).context->compute().wait(slot.arrived);
     return std::exchange(slot.parts, {});
   }
 
@@ -329,7 +296,7 @@ class transport {
   [[nodiscard]] bool begin_step(int rank) {
     if (states_ != nullptr && !states_->begin_step(rank)) return false;
     // A step that is captured begins when all is over.
-    if (!is_aborted() && !at_rank(rank).context->is_captured())
+    if (!communicators_->is_aborted() && !at_rank(rank).context->is_captured())
       for (auto const& each : streams_)
         if (each.rank == rank) {
           each.on.record(each.last);
@@ -338,7 +305,7 @@ class transport {
     for (auto& l : channels_) {
       if (l == nullptr) continue;
       if (l->slots->ends().from == rank) l->release_sent();
-      if (l->slots->ends().to == rank) l->drain_slots();
+      if (l->slots->ends().to == rank) l->slots->drain();
     }
     return true;
   }
@@ -354,7 +321,7 @@ class transport {
     for (auto& l : channels_) {
       if (l == nullptr) continue;
       l->release_sent();
-      l->drain_slots();
+      l->slots->drain();
     }
     if (states_ != nullptr) states_->drain();
   }
@@ -370,7 +337,7 @@ class transport {
 
   /// Records events after all that was issued, for `is_done`. @throws cuda_error
   void mark_end() {
-    if (is_aborted()) return;
+    if (communicators_->is_aborted()) return;
     for (auto const& each : streams_) each.on.record(each.last);
   }
   /// @return whether all that was issued before `mark_end` is done
@@ -385,7 +352,6 @@ class transport {
   }
 
   [[nodiscard]] communicator_set& communicators() const noexcept { return *communicators_; }
-  [[nodiscard]] peer_set& peers() const noexcept { return *peers_; }
 
  private:
   // NCCL may split large groups into several launches; small groups make both ranks split alike.
@@ -422,28 +388,6 @@ class transport {
   void note_streams(channel_state const& l, int from, int to) {
     if (l.sender != nullptr) note(l.sender->messages, l.slots->ends().from, from);
     if (l.receiver != nullptr) note(l.receiver->messages, l.slots->ends().to, to);
-    if (l.outgoing != nullptr) note(l.outgoing->copies(), l.slots->ends().from, from);
-  }
-
-  [[nodiscard]] bool is_aborted() const noexcept {
-    return communicators_->is_aborted() || peers_->is_aborted();
-  }
-
-  // Asks the device as well, for its counter does not tell whether it still goes on.
-  [[nodiscard]] bool has_arrived(channel_state const& l, std::int32_t sequence) const {
-    auto const& to = ranks_[zbpp::detail::index(l.slots->ends().to)];
-    if (auto const state = cudaStreamQuery(to.context->compute()); state == cudaErrorNotReady)
-      cudaGetLastError();  // an answer, and no error for a later check to find
-    else
-      cuda::check(state);
-    return l.incoming->has_arrived(sequence);
-  }
-
-  // Opens a slot, and tells the sender unless it knows.
-  void open_for_copy(channel_state& l, rank_state const& to) {
-    auto const sequence = l.slots->opened();
-    l.slots->open(l.incoming->open(*to.memory, l.slots->shape(sequence)));
-    if (l.slots->waits(sequence).for_slot && !is_aborted()) l.incoming->tell(to.context->compute());
   }
 
   // Issues a call for each buffer of a message. Does nothing after an abort, when NCCL may still be
@@ -464,7 +408,6 @@ class transport {
   }
 
   std::shared_ptr<communicator_set> communicators_;
-  std::shared_ptr<peer_set> peers_;
   std::vector<rank_state> ranks_;  // by rank
   // By channel; null when neither end is in this process.
   std::vector<std::unique_ptr<channel_state>> channels_;
