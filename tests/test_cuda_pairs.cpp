@@ -4,7 +4,6 @@
 // bits of one process, whatever a GPU runs first, on one GPU and several, over NCCL and in steps
 // that are replayed; and no event between the two streams can be left out.
 #include <zbpp/cuda/device.hpp>
-#include <zbpp/cuda/graph.hpp>
 #include <zbpp/cuda/partition.hpp>
 #include <zbpp/nccl/detail/transport.hpp>
 #include <zbpp/nccl/device_needs.hpp>

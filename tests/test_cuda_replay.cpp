@@ -4,7 +4,6 @@
 // steps that are issued, whatever runs first, between evaluations and failures, by a number of
 // calls that does not grow with the step; and what cannot be replayed is refused by name.
 #include <zbpp/cuda/device.hpp>
-#include <zbpp/cuda/graph.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
@@ -450,27 +449,6 @@ TEST_CASE("one thread issues what is captured on several devices", "[cuda]") {
   CHECK(threads == std::set{std::this_thread::get_id()});
   CHECK(devices.size() == 2 * 3 * 4);  // of the steps that are not replayed
   CHECK(first_of(model::faults()) == "");
-}
-
-TEST_CASE("what a pass keeps in a graph_cache is part of the step's graph", "[cuda]") {
-  checked_gpus const gpus({.seed = 3});
-  int added = 0;
-  cuda::graph_cache graphs;
-  int enqueued = 0;
-  std::vector<told_stage> stages(2, {[&](zbpp::microbatch mb, zbpp::pass_context ctx) {
-                                   if (!mb.is_last_stage()) return;
-                                   graphs.run(ctx, mb.index(), {}, [&](cuda::stream_ref on) {
-                                     ++enqueued;
-                                     cuda::check(
-                                         model::launch(on, "add", {}, {}, [&] { ++added; }));
-                                   });
-                                 }});
-  pipeline pipe{row_plan(2, 4), cuda::device{.replay = cuda::replay::step}, stages};
-  for (int i = 0; i < 5; ++i) pipe.step();
-  CHECK(added == 5 * 4);
-  CHECK(enqueued == 2 * 4);
-  CHECK(graphs.captures() == 4);
-  CHECK(graphs.replays() == 0);
 }
 
 TEST_CASE("a replay has the losses that its kernels write, and no others", "[cuda]") {

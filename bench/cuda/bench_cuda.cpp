@@ -4,7 +4,6 @@
 // steps of pipelines of 2 and 4 ranks take beside what was planned. Needs a GPU; `./run gpu` starts
 // it. Exit status: 0 good, 1 something failed, 2 wrong arguments, 3 no device.
 #include <zbpp/cuda/device.hpp>
-#include <zbpp/cuda/graph.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/registry.hpp>
 #include <zbpp/policy/one_chunk.hpp>

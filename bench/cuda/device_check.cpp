@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the tests show on a model of CUDA, shown on a real device: parts of it, pipelines to the
-// bit, captured passes, optimizers, faults. Exit status: 0 good, 1 something failed, 3 no device,
+// bit, captured steps, optimizers, faults. Exit status: 0 good, 1 something failed, 3 no device,
 // 77 skipped.
 #include <zbpp/cuda/device.hpp>
-#include <zbpp/cuda/graph.hpp>
 #include <zbpp/cuda/partition.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/planner/registry.hpp>
@@ -126,9 +125,8 @@ void parts_are_disjoint(int count) {
   expect_disjoint(parts, seen);
 }
 
-// The passes of a pipeline burn as graphs, captured in the first steps and replayed in the others:
-// each pass as one, or each step.
-void captured_work_stays(int count, cuda::replay replay) {
+// The passes of a pipeline burn in a graph, captured in the second step and replayed in the others.
+void captured_work_stays(int count) {
   cuda::partition const parts(0, count);
   multiprocessors_seen const seen(count);
   auto const planned = make_plan(zb_h1{}, toy::problem_of(placement::linear(count), 2 * count));
@@ -137,12 +135,11 @@ void captured_work_stays(int count, cuda::replay replay) {
     ++calls;
     seen.burn(on, rank);
   };
-  bool const by_pass = replay == cuda::replay::none;
-  std::vector<cuda::graph_cache> graphs(by_pass ? zbpp::detail::index(count) : 0);
-  auto stages = stages_of(planned.problem(), &burns, by_pass ? &graphs : nullptr);
+  auto stages = stages_of(planned.problem(), &burns);
   constexpr int steps = 4;
   {
-    pipeline pipe{planned, cuda::device{.devices = parts.devices(), .replay = replay}, stages};
+    cuda::device const backend{.devices = parts.devices(), .replay = cuda::replay::step};
+    pipeline pipe{planned, backend, stages};
     for (int step = 0; step < steps; ++step) pipe.step();
   }
   auto const passes = 3 * planned.problem().stages() * planned.problem().microbatches();
@@ -162,17 +159,16 @@ void parts_run_at_once(int count) {
   if (busy >= 1.5 * alone) throw skipped{"they hold each other up, which CUDA does not rule out"};
 }
 
-void gives_right_bits(
-    plan const& planned, cuda::device const& backend, bool captures, int steps = 3) {
+void gives_right_bits(plan const& planned, cuda::device const& backend) {
+  constexpr int steps = 4;
   auto const& what = planned.problem();
   std::vector<toy::sum> sums;
-  std::vector<cuda::graph_cache> graphs(zbpp::detail::index(what.ranks()));
   std::vector<toy::stage> stages;
   for (int s = 0; s < what.stages(); ++s) {
     auto const rank = zbpp::detail::index(what.placement().rank_of(s));
     auto const on = backend.devices.empty() ? 0 : backend.devices[rank].device;
     sums.push_back(cuda::on_device(on, [] { return toy::sum(); }));
-    stages.emplace_back(s, sums.back().get(), captures ? &graphs[rank] : nullptr);
+    stages.emplace_back(s, sums.back().get());
   }
   pipeline pipe{planned, backend, stages};
   toy::outcome found;
@@ -184,17 +180,15 @@ void gives_right_bits(
       planned.policy() + " on " + std::to_string(what.ranks()) + " ranks gave other bits");
 }
 
-void all_policies(int ranks, cuda::device const& backend, bool is_short, bool captures = false) {
+void all_policies(int ranks, cuda::device const& backend, bool is_short) {
   std::vector<any_policy> linear{one_f_one_b{}, zb_h1{}};
   if (!is_short) linear.insert(linear.end(), {gpipe{}, zb_h2{}, greedy_auto{}});
   auto const m = is_short ? ranks : 4 * ranks;
   for (auto const& decide : linear)
-    gives_right_bits(
-        make_plan(decide, toy::problem_of(placement::linear(ranks), m)), backend, captures);
-  gives_right_bits(
-      make_plan(zb_v{}, toy::problem_of(placement::v_shape(ranks), m)), backend, captures);
+    gives_right_bits(make_plan(decide, toy::problem_of(placement::linear(ranks), m)), backend);
+  gives_right_bits(make_plan(zb_v{}, toy::problem_of(placement::v_shape(ranks), m)), backend);
   auto const in_pairs = toy::problem_of(placement::v_shape(ranks), std::max(m, 2 * ranks), 15);
-  gives_right_bits(make_plan(dualpipe_v{}, in_pairs), backend, captures);
+  gives_right_bits(make_plan(dualpipe_v{}, in_pairs), backend);
 }
 
 int check_parts(bool is_short) {
@@ -202,12 +196,8 @@ int check_parts(bool is_short) {
   for (int const count : {2, 4, 8}) {
     auto const parts = std::to_string(count) + " parts";
     check(parts + " are disjoint", [&] { parts_are_disjoint(count); });
-    auto const of_count = std::to_string(count);
-    check("captured passes stay on their part of " + of_count, [&] {
-      captured_work_stays(count, cuda::replay::none);
-    });
-    check("captured steps stay on their part of " + of_count, [&] {
-      captured_work_stays(count, cuda::replay::step);
+    check("captured steps stay on their part of " + std::to_string(count), [&] {
+      captured_work_stays(count);
     });
     if (!is_short) check(parts + " run at once", [&] { parts_run_at_once(count); });
   }
@@ -223,9 +213,9 @@ int check_bits(bool is_short, bool whole_gpu, int devices) {
       shared_gpu const gpu(count, whole_gpu);
       all_policies(count, {.devices = gpu.devices()}, is_short);
     });
-    check("the same bits of captured passes on " + ranks, [&] {
+    check("the same bits of replayed steps on " + ranks, [&] {
       shared_gpu const gpu(count, whole_gpu);
-      all_policies(count, {.devices = gpu.devices()}, is_short, true);
+      all_policies(count, {.devices = gpu.devices(), .replay = cuda::replay::step}, is_short);
     });
   }
   check("the same bits on a whole device", [&] { all_policies(4, {}, is_short); });

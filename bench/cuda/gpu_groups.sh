@@ -141,8 +141,7 @@ group_trainer() {
   part train_gpt_traced 110 train_gpt_cuda --measure --trace "$logs/trace.json" "$@"
   part train_gpt_steps 110 train_gpt_cuda --check --clip 1 --step synchronous,post-validated \
     --policy zb_h2,zb_v "$@"
-  part train_gpt_replayed 60 train_gpt_cuda --check --replay pass --policy zb_v "$@"
-  part train_gpt_one_graph 60 train_gpt_cuda --check --replay step --policy zb_v "$@"
+  part train_gpt_replayed 60 train_gpt_cuda --check --replay step --policy zb_v "$@"
   part train_gpt_at_once 60 train_gpt_cuda --check --replay step --steps-at-once 2 --policy zb_v "$@"
   part train_gpt_compare 50 train_gpt_cuda_compare "$root/examples/train_gpt_cuda/lanes.hpp"
 }

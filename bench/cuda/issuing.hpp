@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the host spends on issuing a step: the library beside the calls of CUDA alone, and passes of
-// many kernels with and without captured graphs.
+// many kernels, issued and replayed as one graph.
 #pragma once
 
 #include <zbpp/analysis/traffic.hpp>
 #include <zbpp/cuda/device.hpp>
-#include <zbpp/cuda/graph.hpp>
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
@@ -139,7 +138,7 @@ inline void measure_issuing(report& into, int repeats) {
   }
 }
 
-/// Measures a step whose passes are many short kernels, launched one by one and as graphs: the
+/// Measures a step whose passes are many short kernels, launched one by one and as one graph: the
 /// median of `repeats`.
 /// @param whole_gpu  whether ranks share all of a GPU, and not parts of it
 inline void measure_graphs(report& into, int repeats, bool whole_gpu) {
@@ -149,12 +148,10 @@ inline void measure_graphs(report& into, int repeats, bool whole_gpu) {
       "Passes of 64 short kernels of 4 ranks on " +
           std::string(whole_gpu ? "one whole GPU" : "parts of one GPU") +
           ", ZB-H1, 16 microbatches: medians of " + std::to_string(repeats) + " steps",
-      {"passes",
+      {"kernels",
        "host time per pass, us",
        "step by the clock, ms",
-       "busy share of the issuing thread",
-       "captures",
-       "replays"});
+       "busy share of the issuing thread"});
   shared_gpu const gpu(ranks, whole_gpu);
   auto const& devices = gpu.devices();
   auto const does = arithmetic(devices, 100, kernels);
@@ -162,24 +159,16 @@ inline void measure_graphs(report& into, int repeats, bool whole_gpu) {
       zb_h1{},
       problem_of(
           placement::linear(ranks), 16, std::vector<pass_times>(ranks, {1, 1, 1}), 0.01, 4096));
-  for (bool const captures : {false, true}) {
-    std::vector<cuda::graph_cache> graphs(ranks);
-    auto stages = stages_of(planned.problem(), &does, captures ? &graphs : nullptr);
-    pipeline pipe{planned, cuda::device{.devices = devices}, stages};
+  for (auto const replay : {cuda::replay::none, cuda::replay::step}) {
+    auto stages = stages_of(planned.problem(), &does);
+    pipeline pipe{planned, cuda::device{.devices = devices, .replay = replay}, stages};
     auto const time = host_time::of(repeats, [&] { pipe.step(); });
-    std::int64_t made = 0;
-    std::int64_t replayed = 0;
-    for (auto const& cache : graphs) {
-      made += cache.captures();
-      replayed += cache.replays();
-    }
+    bool const issues = replay == cuda::replay::none;
     result.add(
-        {std::string(captures ? "captured once" : "launched kernel by kernel"),
+        {std::string(issues ? "launched one by one" : "replayed with the step, as one graph"),
          time.computing / (3 * 16 * ranks),
          1e-3 * time.wall,
-         time.computing / time.wall,
-         made,
-         replayed});
+         time.computing / time.wall});
     into.save();
   }
 }

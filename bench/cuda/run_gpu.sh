@@ -431,8 +431,7 @@ turned_off() {
     *" nccl "*/nccl*) echo "NCCL does not carry a message between two processes" ;;
     *" late "*/*lazy_loading*) echo "kernels cannot be loaded late" ;;
     *" products "*/trainer/* | *" products "*/sanitizer/*trainer) echo "products of cuBLASLt do not work" ;;
-    *" product_graphs "*/train_gpt_replayed | *" product_graphs "*/train_gpt_one_graph | \
-      *" product_graphs "*/train_gpt_at_once) echo "products of cuBLASLt cannot be captured" ;;
+    *" product_graphs "*/train_gpt_replayed | *" product_graphs "*/train_gpt_at_once) echo "products of cuBLASLt cannot be captured" ;;
     *" replay "*/"nccl replay"*) echo "messages of NCCL cannot be captured" ;;
     *" revoke "*/"nccl adopted"*) echo "communicators are not revoked in time" ;;
     *) return 1 ;;

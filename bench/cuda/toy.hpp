@@ -4,7 +4,6 @@
 // and what a plain loop on the host gives, to the bit.
 #pragma once
 
-#include <zbpp/cuda/graph.hpp>
 #include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/runtime/flow.hpp>
@@ -13,8 +12,6 @@
 #include <bench/cuda/kernels.hpp>
 #include <bench/cuda/work.hpp>
 #include <cstddef>
-#include <cstdint>
-#include <initializer_list>
 #include <vector>
 
 namespace zbpp::bench::toy {
@@ -44,10 +41,8 @@ inline constexpr std::size_t message_size = width * sizeof(float);
 /// in which the order of microbatches shows.
 class stage {
  public:
-  /// @param sum     one float on the stage's device; outlives the stage
-  /// @param graphs  of its rank; null: nothing is captured
-  explicit stage(int number, float* sum, cuda::graph_cache* graphs = nullptr)
-      : number_(number), sum_(sum), graphs_(graphs) {}
+  /// @param sum  one float on the stage's device; outlives the stage
+  stage(int number, float* sum) : number_(number), sum_(sum) {}
 
   flow operator()(microbatch mb) {
     buffer kept;
@@ -60,10 +55,9 @@ class stage {
       auto* const gives = floats(out);
       auto const* const from = mb.is_first_stage() ? nullptr : floats(input[0]);
       auto const first = mb.is_first_stage() ? static_cast<float>(mb.index()) : 0.0F;
-      enqueue(ctx, mb, pass_kind::forward, {from, keeps, gives}, [=, this](cuda::stream_ref on) {
-        cuda::check(scale(on, keeps, from, 1, first, width));
-        cuda::check(scale(on, gives, keeps, 2, static_cast<float>(number_), width));
-      });
+      auto const on = cuda::stream_of(ctx);
+      cuda::check(scale(on, keeps, from, 1, first, width));
+      cuda::check(scale(on, gives, keeps, 2, static_cast<float>(number_), width));
       if (mb.is_last_stage()) cuda::report_loss(mb, ctx, gives + 1);
     };
     co_await F(forward);
@@ -72,22 +66,15 @@ class stage {
     buffer gradient;
     auto backward_input = [&](pass_context ctx) {
       gradient = ctx.allocate_edge(message_size);
-      auto* const gives = floats(gradient);
       auto const* const from = mb.is_last_stage() ? nullptr : floats(back[0]);
       float const factor = mb.is_last_stage() ? 0 : 1;
-      enqueue(ctx, mb, pass_kind::backward_input, {from, gives}, [=](cuda::stream_ref on) {
-        cuda::check(scale(on, gives, from, factor, 1, width));
-      });
+      cuda::check(scale(cuda::stream_of(ctx), floats(gradient), from, factor, 1, width));
     };
     co_await B(backward_input);
     buffer const own = gradient;
     co_await mb.send_gradient(std::move(gradient));
     auto backward_weight = [&](pass_context ctx) {
-      auto const* const x = floats(kept);
-      auto const* const g = floats(own);
-      enqueue(ctx, mb, pass_kind::backward_weight, {x, g}, [=, this](cuda::stream_ref on) {
-        cuda::check(fold(on, sum_, x, g, width));
-      });
+      cuda::check(fold(cuda::stream_of(ctx), sum_, floats(kept), floats(own), width));
     };
     co_await W(backward_weight);
   }
@@ -103,21 +90,8 @@ class stage {
  private:
   static float* floats(buffer const& of) { return of.as<float>().data(); }
 
-  template <class Work>
-  void enqueue(
-      pass_context ctx,
-      microbatch mb,
-      pass_kind what,
-      std::initializer_list<void const*> uses,
-      Work work) {
-    if (graphs_ == nullptr) return work(cuda::stream_of(ctx));
-    auto const key = (std::int64_t{number_} * mb.count() + mb.index()) * 8;
-    graphs_->run(ctx, key + static_cast<std::int64_t>(what), uses, work);
-  }
-
   int number_;
   float* sum_;
-  cuda::graph_cache* graphs_;
 };
 
 /// Holds what steps give.

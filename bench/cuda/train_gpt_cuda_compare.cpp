@@ -225,18 +225,17 @@ launch_counts launches_of(shape const& s, text const& on, zbpp::cuda::stream_ref
   device_array<float> const loss(1);
   reused_memory memory;
   chunk_saved<reused_memory::tensor> keep;
-  pass_work const how{stream};
   auto const count = [] {
     auto const so_far = zbpp::cuda_model::count("launch");
     zbpp::cuda_model::start_counting();
     return static_cast<std::int64_t>(so_far);
   };
   static_cast<void>(count());
-  model.forward(memory, how, keep, {0, 0}, nullptr, loss.data());
+  model.forward(memory, stream, keep, {0, 0}, nullptr, loss.data());
   auto const forward = count();
-  model.backward_input(memory, how, keep, {});
+  model.backward_input(memory, stream, keep, {});
   auto const backward = count();
-  model.backward_weight(how, keep);
+  model.backward_weight(stream, keep);
   auto const weight = count();
   stream.synchronize();
   return {forward, backward, weight};

@@ -4,7 +4,6 @@
 // and a stage made of it.
 #pragma once
 
-#include <zbpp/cuda/graph.hpp>
 #include <zbpp/cuda/memory.hpp>
 #include <zbpp/cuda/rank_device.hpp>
 #include <zbpp/model/problem.hpp>
@@ -78,10 +77,9 @@ template <class Value>
 /// Lets passes do some work, and exchanges messages of the size that the costs state.
 class working_stage {
  public:
-  /// @param does    null: nothing
-  /// @param graphs  null: nothing is captured
-  working_stage(work const* does, int rank, stage_costs costs, cuda::graph_cache* graphs = nullptr)
-      : does_(does), rank_(rank), costs_(std::move(costs)), graphs_(graphs) {}
+  /// @param does  null: nothing
+  working_stage(work const* does, int rank, stage_costs costs)
+      : does_(does), rank_(rank), costs_(std::move(costs)) {}
 
   flow operator()(microbatch mb) {
     buffer kept;
@@ -90,19 +88,19 @@ class working_stage {
     auto forward = [&](pass_context ctx) {
       kept = ctx.allocate(zbpp::detail::index(costs_.activation));
       out = ctx.allocate_edge(zbpp::detail::index(costs_.edge));
-      act(ctx, mb, pass_kind::forward);
+      act(ctx, pass_kind::forward);
     };
     co_await F(forward);
     co_await mb.send_activation(std::move(out));
     auto const back = co_await mb.recv_gradient();
     auto backward_input = [&](pass_context ctx) {
       out = ctx.allocate_edge(zbpp::detail::index(costs_.edge));
-      act(ctx, mb, pass_kind::backward_input);
+      act(ctx, pass_kind::backward_input);
     };
     co_await B(backward_input);
     co_await mb.send_gradient(std::move(out));
     auto backward_weight = [&](pass_context ctx) {
-      act(ctx, mb, pass_kind::backward_weight);
+      act(ctx, pass_kind::backward_weight);
       kept.reset();
     };
     co_await W(backward_weight);
@@ -110,39 +108,27 @@ class working_stage {
 
   /// Loads the kernels.
   void warm_up(pass_context ctx) {
-    if (does_ == nullptr) return;
     for (auto const what :
          {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight})
-      (*does_)(cuda::stream_of(ctx), rank_, what);
+      act(ctx, what);
   }
 
  private:
-  void act(pass_context ctx, microbatch mb, pass_kind what) {
-    if (does_ == nullptr) return;
-    auto const enqueue = [&](cuda::stream_ref on) { (*does_)(on, rank_, what); };
-    if (graphs_ == nullptr) return enqueue(cuda::stream_of(ctx));
-    auto const key = std::int64_t{8} * mb.index() + static_cast<std::int64_t>(what);
-    graphs_->run(ctx, key, std::span<void const* const>(), enqueue);  // no memory of the arena
+  void act(pass_context ctx, pass_kind what) {
+    if (does_ != nullptr) (*does_)(cuda::stream_of(ctx), rank_, what);
   }
 
   work const* does_;
   int rank_;
   stage_costs costs_;
-  cuda::graph_cache* graphs_;
 };
 
 /// @return a stage for each of a problem's
 [[nodiscard]] inline std::vector<working_stage> stages_of(
-    problem const& problem, work const* does, std::vector<cuda::graph_cache>* graphs = nullptr) {
+    problem const& problem, work const* does) {
   std::vector<working_stage> stages;
-  for (int s = 0; s < problem.stages(); ++s) {
-    auto const rank = problem.placement().rank_of(s);
-    stages.emplace_back(
-        does,
-        rank,
-        problem.costs(s),
-        graphs == nullptr ? nullptr : &(*graphs)[zbpp::detail::index(rank)]);
-  }
+  for (int s = 0; s < problem.stages(); ++s)
+    stages.emplace_back(does, problem.placement().rank_of(s), problem.costs(s));
   return stages;
 }
 

@@ -56,7 +56,7 @@ for transport in $transports; do
   train --resume --transport $transport --policy zb_v || fail "nothing left to do: status $?"
   grep -q 'took all its steps before' "$scratch/log" || fail "it does not say that nothing is left"
 done
-resumes --ranks 1 --policy one_f_one_b --replay pass
+resumes --ranks 1 --policy one_f_one_b --replay step
 refuses "has step-000006" --policy zb_v
 refuses "--seed" --policy zb_v --resume --seed 2
 refuses "norm of gradients" --policy zb_v --resume --step synchronous

@@ -7,20 +7,15 @@
 
 #include "model.hpp"
 #include "train_gpt/text.hpp"
-#include <zbpp/cuda/graph.hpp>
-#include <zbpp/runtime/pass_context.hpp>
+#include <zbpp/cuda/handles.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <utility>
 #include <vector>
 
 namespace gpt::cuda {
-
-/// Says what the host captures once, to launch it as one graph afterwards.
-enum class replay_kind { none, pass, step };
 
 /// Says what is trained, and how.
 struct training {
@@ -28,25 +23,8 @@ struct training {
   adam_settings optimizer;
   int microbatches = 8;
   std::uint64_t seed = 1;
-  replay_kind replay = replay_kind::none;  ///< in pipelines
-  int steps_at_once = 1;                   ///< of pipelines that replay steps
-};
-
-/// Enqueues the work of a pass: as it comes, or as a graph, which is captured the first time alone,
-/// and whenever a pointer differs.
-struct pass_work {
-  cudaStream_t on;
-  zbpp::cuda::graph_cache* graphs = nullptr;  ///< null: as it comes
-  zbpp::pass_context const* ctx = nullptr;    ///< for graphs, as is the key
-  std::int64_t key = 0;
-
-  /// Calls `work(stream)`.
-  /// @param pointers  all memory that the work uses and that others would not know
-  template <class Work>
-  void operator()(std::initializer_list<void const*> pointers, Work const& work) const {
-    if (graphs == nullptr) return work(on);
-    graphs->run(*ctx, key, pointers, [&](zbpp::cuda::stream_ref to) { work(to); });
-  }
+  bool replays = false;   ///< whether pipelines replay steps
+  int steps_at_once = 1;  ///< then
 };
 
 /// Holds what a microbatch keeps in a chunk between its passes.
@@ -121,7 +99,7 @@ class chunk {
   template <class Memory, class Tensor>
   Tensor forward(
       Memory& at,
-      pass_work const& how,
+      cudaStream_t on,
       chunk_saved<Tensor>& keep,
       microbatch_number const& which,
       bf16 const* x,
@@ -133,10 +111,8 @@ class chunk {
     auto* const y = reinterpret_cast<bf16*>(out.data());
     auto const places = text_->bytes().size() - static_cast<std::size_t>(s_.context);
     auto const in = places_in(keep);
-    if (sees_text())
-      run(how.on, place_sequences{how_.seed, which, places, s_.sequences, in.starts});
-    how({keep.until_b.data(), keep.until_w.data(), x, y, loss},
-        [&](cudaStream_t on) { enqueue_forward(with(on), in, x, y, loss); });
+    if (sees_text()) run(on, place_sequences{how_.seed, which, places, s_.sequences, in.starts});
+    enqueue_forward(with(on), in, x, y, loss);
     return out;
   }
 
@@ -144,23 +120,21 @@ class chunk {
   /// @param dy  [tokens, width] from the chunk after, kept until W; empty at the end of the model
   /// @return dx [tokens, width]; empty at the start of the model
   template <class Memory, class Tensor>
-  Tensor backward_input(Memory& at, pass_work const& how, chunk_saved<Tensor>& keep, Tensor dy) {
+  Tensor backward_input(Memory& at, cudaStream_t on, chunk_saved<Tensor>& keep, Tensor dy) {
     keep.dy = std::move(dy);
     keep.gradients = at.allocate(keeps_.gradients);
     Tensor out;
     if (!is_first()) out = at.allocate_edge(row_bytes());
     auto* const dx = reinterpret_cast<bf16*>(out.data());
-    how({keep.until_b.data(), keep.until_w.data(), keep.gradients.data(), keep.dy.data(), dx},
-        [&](cudaStream_t on) { enqueue_backward_input(with(on), places_in(keep), dx); });
+    enqueue_backward_input(with(on), places_in(keep), dx);
     keep.until_b = {};
     return out;
   }
 
   /// Enqueues the pass that adds to the gradients of the parameters, and frees the rest.
   template <class Tensor>
-  void backward_weight(pass_work const& how, chunk_saved<Tensor>& keep) {
-    how({keep.until_w.data(), keep.gradients.data(), keep.dy.data()},
-        [&](cudaStream_t on) { enqueue_backward_weight(with(on), places_in(keep)); });
+  void backward_weight(cudaStream_t on, chunk_saved<Tensor>& keep) {
+    enqueue_backward_weight(with(on), places_in(keep));
     keep = {};
   }
 

@@ -65,7 +65,7 @@ struct options {
 
 /// @return which orders of messages a plan is made for: over NCCL a replayed step has one for all
 [[nodiscard]] inline zbpp::channel_layout layout_of(options const& o) {
-  bool const replays = o.by == transport::nccl && o.how.replay == replay_kind::step;
+  bool const replays = o.by == transport::nccl && o.how.replays;
   return replays ? zbpp::channel_layout::one_per_rank : zbpp::channel_layout::one_per_directed_pair;
 }
 
@@ -177,14 +177,10 @@ inline void add_options(CLI::App& app, options& o) {
   add_step_options(app, adam.base, o.kinds);
   add_name(
       "--replay",
-      {"none", "pass", "step"},
-      [&o](std::string const& unit) {
-        o.how.replay = unit == "none"   ? replay_kind::none
-                       : unit == "pass" ? replay_kind::pass
-                                        : replay_kind::step;
-      },
-      "none; or what is captured once and then launched as one: the kernels of a pass, or of a "
-      "step\nof all ranks, in which the host has no part [none]");
+      {"none", "step"},
+      [&o](std::string const& unit) { o.how.replays = unit == "step"; },
+      "none; or what is captured once and then launched as one: the kernels of a step of all "
+      "ranks,\nin which the host has no part [none]");
   add_number(
       "--steps-at-once",
       o.how.steps_at_once,
@@ -242,7 +238,7 @@ inline void check_transport(CLI::App const& app, transport by) {
 /// Refuses options with which the host has a part in each step, where steps are replayed.
 /// @throws setting_error
 inline void check_replay(CLI::App const& app, options const& o) {
-  if (o.how.replay != replay_kind::step) {
+  if (!o.how.replays) {
     if (o.how.steps_at_once == 1) return;
     throw setting_error(
         "--steps-at-once above 1 needs steps in which the host has no part; add --replay step");

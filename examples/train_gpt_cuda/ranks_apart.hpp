@@ -132,7 +132,7 @@ class ranks_apart {
     for (auto const& name : o.policies) policies += (policies.empty() ? "" : ",") + name;
     add("--policy", policies);
     add("--step", names_of(o.kinds, ","));
-    add("--replay", std::to_string(static_cast<int>(o.how.replay)));
+    add("--replay", o.how.replays ? "step" : "none");
     add("--steps-at-once", std::to_string(o.how.steps_at_once));
     add("--measure", o.measure ? "yes" : "no");
     add("passes are timed", times_passes(o) ? "yes" : "no");

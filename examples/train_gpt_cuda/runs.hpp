@@ -95,7 +95,7 @@ struct run_record {
   std::optional<zbpp::timeline> measured =
       {};  ///< of the last step, of all ranks, where passes were timed
   step_counts counts = {};
-  // Of what is replayed, the passes on the ranks of this process, or steps:
+  // Of steps that are replayed:
   std::int64_t issued = 0;    ///< how many the host enqueued, and captured
   std::int64_t replayed = 0;  ///< how many it launched as graphs that it had
 
@@ -194,14 +194,13 @@ void train_stages(
     std::vector<chunk_stage>& stages,
     std::vector<Stage>& to_run,
     run_record& record) {
-  bool const replays = o.how.replay == replay_kind::step;
   auto const& placement = planned.problem().placement();
   auto const backend = ranks.backend(
       times_passes(o),
-      replays ? zbpp::cuda::replay::step : zbpp::cuda::replay::none,
+      o.how.replays ? zbpp::cuda::replay::step : zbpp::cuda::replay::none,
       o.how.steps_at_once);
   // The settings of steps that are replayed are in device memory.
-  auto const rule = replays ? zbpp::training_options() : options_of(o.how.optimizer.base);
+  auto const rule = o.how.replays ? zbpp::training_options() : options_of(o.how.optimizer.base);
   zbpp::pipeline pipe(planned, backend, to_run, rule);
   auto const steps = o.how.optimizer.base.steps;
   std::optional<saver> saves;
@@ -232,7 +231,7 @@ template <class Ranks>
   auto const& placement = one.plan->problem().placement();
   run_record record{one.title};
   auto stages = make_stages(o.how, on, placement, ranks.own_stages(placement));
-  if (o.how.replay == replay_kind::step) {
+  if (o.how.replays) {
     std::vector<replayed_stage> replayed(stages.begin(), stages.end());
     train_stages(o, on, ranks, *one.plan, stages, replayed, record);
     record.issued = stages.front().flows() / o.how.microbatches;
@@ -247,14 +246,12 @@ template <class Ranks>
     auto const part = s.model().parameters().entries().front().part;
     auto const first = std::ranges::find(whole.parameters().entries(), part, &weights::entry::part);
     record.parameters.push_back({static_cast<std::size_t>(first->at.offset), s.parameters()});
-    record.issued += s.graphs().captures();
-    record.replayed += s.graphs().replays();
   }
   return record;
 }
 
-/// Measures passes and messages in steps of a policy, with B and W apart. Nothing within a replayed
-/// step can be timed; replayed passes come nearest.
+/// Measures passes and messages in steps of a policy, with B and W apart, that are issued, since
+/// nothing within a replayed step can be timed.
 /// @throws zbpp::error
 template <class Ranks>
 [[nodiscard]] zbpp::problem measure_problem(
@@ -263,10 +260,8 @@ template <class Ranks>
     Ranks const& ranks,
     zbpp::any_policy const& policy,
     zbpp::problem const& stated) {
-  auto how = o.how;
-  if (how.replay == replay_kind::step) how.replay = replay_kind::pass;
   auto const& placement = stated.placement();
-  auto stages = make_stages(how, on, placement, ranks.own_stages(placement));
+  auto stages = make_stages(o.how, on, placement, ranks.own_stages(placement));
   auto const plan = zbpp::make_plan(
       "measuring",
       zbpp::split_backward(policy(stated)),
@@ -301,14 +296,13 @@ struct result {
   std::optional<bool> identical;  ///< whether it gave the bits of the reference; none: not compared
 };
 
-/// Lines up what the runs gave. Where passes or steps are replayed: how many were not, and how many
-/// were. Where the norm of all gradients decides about steps: how many were taken before it was
-/// known, and did not hold.
+/// Lines up what the runs gave. Where steps are replayed: how many were not, and how many were.
+/// Where the norm of all gradients decides about steps: how many were taken before it was known,
+/// and did not hold.
 [[nodiscard]] inline std::string outcome(
     training const& how,
     std::optional<run_record> const& reference,
     std::vector<result> const& results) {
-  bool const replays = how.replay != replay_kind::none;
   bool const agrees = how.optimizer.base.needs_norm;
   auto const loss_of = [](run_record const& r) { return zbpp::fixed_text(r.losses.back(), 4); };
   auto const time_of = [](run_record const& r) {
@@ -316,8 +310,7 @@ struct result {
   };
   std::vector<std::string> columns{
       "policy", "placement", "loss at end", "identical", "step ms", "bubble measured", "planned"};
-  if (replays)
-    append(columns, {how.replay == replay_kind::pass ? "captured" : "issued", "replayed"});
+  if (how.replays) append(columns, {"issued", "replayed"});
   if (agrees) append(columns, step_counts::columns());
   zbpp::text_table lines(std::move(columns));
   if (reference) lines.add({reference->title, "", loss_of(*reference), "", time_of(*reference)});
@@ -336,7 +329,7 @@ struct result {
         time_of(*run),
         run->measured ? percent(zbpp::bubble_rate(*run->measured)) : "",
         percent(zbpp::bubble_rate(of->plan->timeline()))};
-    if (replays) append(cells, {std::to_string(run->issued), std::to_string(run->replayed)});
+    if (how.replays) append(cells, {std::to_string(run->issued), std::to_string(run->replayed)});
     if (agrees) append(cells, run->counts.cells());
     lines.add(std::move(cells));
   }

@@ -119,7 +119,7 @@ class saver {
   /// @throws zbpp::error (io_failed) with the path; those before are as they were
   [[nodiscard]] std::string save(zbpp::training_state state) {
     // Where steps are replayed the pipeline counts no updates, and each step is one.
-    if (o_->how.replay == replay_kind::step) state.updates = state.steps;
+    if (o_->how.replays) state.updates = state.steps;
     auto values = read();
     bool const is_saved = folder_->save(state, [&](int rank) {
       return arrays_of(values, [&](int stage) { return placement_.rank_of(stage) == rank; });

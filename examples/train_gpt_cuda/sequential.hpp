@@ -73,10 +73,9 @@ class sequential_trainer {
       between();
       chunk_saved<reused_memory::tensor> keep;
       memory_.begin();
-      pass_work const how{stream_};
-      model_.forward(memory_, how, keep, {i, step_}, nullptr, losses_.data() + i);
-      model_.backward_input(memory_, how, keep, {});
-      model_.backward_weight(how, keep);
+      model_.forward(memory_, stream_, keep, {i, step_}, nullptr, losses_.data() + i);
+      model_.backward_input(memory_, stream_, keep, {});
+      model_.backward_weight(stream_, keep);
     }
     double total = 0.0;
     for (float const loss : download(stream_, losses_.data(), losses_.size()))
@@ -121,11 +120,10 @@ inline void get_ready(chunk& of, zbpp::cuda::stream_ref stream, int sm_count) {
   device_array<float> const loss(1);
   reused_memory memory;
   chunk_saved<reused_memory::tensor> keep;
-  pass_work const how{stream};
   auto const* const x = reinterpret_cast<bf16 const*>(zeros.data());
-  of.forward(memory, how, keep, {0, 0}, x, loss.data());
-  of.backward_input(memory, how, keep, {zeros.data()});
-  of.backward_weight(how, keep);
+  of.forward(memory, stream, keep, {0, 0}, x, loss.data());
+  of.backward_input(memory, stream, keep, {zeros.data()});
+  of.backward_weight(stream, keep);
   of.parameters().clear_gradients(stream);
   stream.synchronize();
 }

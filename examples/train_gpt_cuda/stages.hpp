@@ -44,18 +44,16 @@ class chunk_stage {
     co_await zbpp::F([&](zbpp::pass_context ctx) {
       auto const* const x = reinterpret_cast<bf16 const*>(msg[0].data());
       auto* const loss = mb.is_last_stage() ? zbpp::cuda::loss_slot(mb, ctx) : nullptr;
-      msg = model_.forward(ctx, work(ctx, zbpp::pass_kind::forward, mb), keep, which, x, loss);
+      msg = model_.forward(ctx, zbpp::cuda::stream_of(ctx), keep, which, x, loss);
     });
     co_await mb.send_activation(std::move(msg));
     msg = co_await mb.recv_gradient();
     co_await zbpp::B([&](zbpp::pass_context ctx) {
-      msg =
-          model_.backward_input(ctx, work(ctx, zbpp::pass_kind::backward_input, mb), keep, msg[0]);
+      msg = model_.backward_input(ctx, zbpp::cuda::stream_of(ctx), keep, msg[0]);
     });
     co_await mb.send_gradient(std::move(msg));
-    co_await zbpp::W([&](zbpp::pass_context ctx) {
-      model_.backward_weight(work(ctx, zbpp::pass_kind::backward_weight, mb), keep);
-    });
+    co_await zbpp::W(
+        [&](zbpp::pass_context ctx) { model_.backward_weight(zbpp::cuda::stream_of(ctx), keep); });
   }
 
   /// Moves the stage to the device of its rank, the first time, and loads what it needs there.
@@ -65,7 +63,7 @@ class chunk_stage {
     stream_ = zbpp::cuda::stream_of(ctx);
     get_ready(model_, stream_, zbpp::cuda::sm_count(ctx));
     optimizer_.prepare(model_.parameters());
-    optimizer_.rehearse(ctx, how_.replay == replay_kind::step);
+    optimizer_.rehearse(ctx, how_.replays);
   }
 
   /// @return what steps the parameters of this stage
@@ -97,28 +95,18 @@ class chunk_stage {
     model_.parameters().assign(stream_, from.weights);
     upload<float>(stream_, from.mean, optimizer_.mean().data());
     upload<float>(stream_, from.square, optimizer_.mean_square().data());
-    if (how_.replay == replay_kind::step) optimizer_.follow_schedule(updates);
+    if (how_.replays) optimizer_.follow_schedule(updates);
   }
-  /// @return the graphs of its passes; none where they are not replayed
-  [[nodiscard]] zbpp::cuda::graph_cache const& graphs() const { return graphs_; }
   /// @return how many microbatches the host has issued, or captured
   [[nodiscard]] std::int64_t flows() const { return flows_; }
 
  private:
-  [[nodiscard]] pass_work work(
-      zbpp::pass_context const& ctx, zbpp::pass_kind kind, zbpp::microbatch const& mb) {
-    auto const key = static_cast<std::int64_t>(mb.index()) * 3 + static_cast<std::int64_t>(kind);
-    auto* const graphs = how_.replay == replay_kind::pass ? &graphs_ : nullptr;
-    return {zbpp::cuda::stream_of(ctx), graphs, &ctx, key};
-  }
-
   training how_;
   int stage_;
   chunk model_;
   chunk_optimizer optimizer_;
   int device_ = 0;  // from `warm_up` on, as is the stream
   cudaStream_t stream_ = nullptr;
-  zbpp::cuda::graph_cache graphs_;
   std::int64_t flows_ = 0;
 };
 

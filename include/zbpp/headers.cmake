@@ -417,7 +417,6 @@ set(ZBPP_CUDA_HEADERS
   cuda/device_context.hpp
   cuda/device_needs.hpp
   cuda/error.hpp
-  cuda/graph.hpp
   cuda/handles.hpp
   cuda/lanes.hpp
   cuda/launch_rows.cuh

@@ -327,8 +327,7 @@ for result in 10_one_gpu device_parts device_bits device_bits_eight_queues trans
   nccl_self nccl_to_itself \
   '12_gpu_processes, 2 processes' 'nccl train, 4 processes' 'nccl_pair, 2 processes' \
   'nccl kill, 4 processes' train_gpt train_gpt_traced \
-  train_gpt_steps train_gpt_replayed \
-  train_gpt_one_graph train_gpt_compare 'nccl sums, 4 processes' 'nccl_sums, 2 processes' \
+  train_gpt_steps train_gpt_replayed train_gpt_at_once train_gpt_compare 'nccl sums, 4 processes' 'nccl_sums, 2 processes' \
   device_optimizers 'memcheck bits' 'racecheck trainer' 'synccheck optimizers' 'initcheck trainer'; do
   said "run: $result: ok"
   wrote "$result"
@@ -531,7 +530,7 @@ said 'run: racecheck optimizers: ok'
 never_called '^train_gpt_cuda'
 OFF=product_graphs
 gpu 0 "$complete" --as-built contact trainer
-for result in train_gpt_replayed train_gpt_one_graph train_gpt_at_once; do
+for result in train_gpt_replayed train_gpt_at_once; do
   said "run: $result: skipped, products of cuBLASLt cannot be captured"
 done
 said 'run: train_gpt: ok'

@@ -151,14 +151,14 @@ class device_context {
   /// @throws error (bad_argument) while the stream is captured; cuda_error
   [[nodiscard]] float* loss_slot(int microbatch, double& to) {
     refuse_capture(
-        "loss_slot() is called while work is captured; call it before graph_cache::run()");
+        "loss_slot() is called while the pass captures its work; call it before the capture");
     return losses_on_device_ + expect_loss(microbatch, to);
   }
   /// Enqueues the copy of a microbatch's loss; the last one counts.
   /// @throws error (bad_argument) while the stream is captured; cuda_error
   void copy_loss(int microbatch, double& to, float const* from) {
     refuse_capture(
-        "report_loss() is called while work is captured; call it after graph_cache::run()");
+        "report_loss() is called while the pass captures its work; call it after the capture");
     auto* const slot = losses_.data() + expect_loss(microbatch, to);
     check(cudaMemcpyAsync(slot, from, sizeof(float), cudaMemcpyDeviceToHost, current_));
   }
