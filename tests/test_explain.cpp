@@ -28,6 +28,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -57,6 +58,27 @@ recorded_step recorded_with(plan const& planned, virtual_noise noise) {
   pipeline pipe{planned, virtual_time{.noise = std::move(noise), .records_messages = true}, stages};
   auto const& step = pipe.step();
   return {step.measured, step.messages};
+}
+
+// The same where ranks wait for nothing before some passes, or pairs, known by their last one: what
+// they take longer by in the engine stands before them afterwards.
+template <class Late>
+recorded_step recorded_late(plan const& planned, virtual_noise noise, Late const& late) {
+  std::map<pass, ticks> waited;
+  auto longer = noise;
+  longer.pass_time = [&](int rank, pass const& p, ticks stated) {
+    auto const took = noise.pass_time ? noise.pass_time(rank, p, stated) : stated;
+    return took + (waited[p] = late(p));
+  };
+  auto step = recorded_with(planned, longer);
+  for (int rank = 0; rank < step.measured.ranks(); ++rank) {
+    auto const row = step.measured[rank];
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      row[i].start += waited[row[i].pass];
+      if (row[i].pass.is_paired) row[i - 1].start = row[i].start;
+    }
+  }
+  return step;
 }
 
 // The same without a record.
@@ -258,10 +280,9 @@ TEST_CASE("a slow link is found, with what it costs", "[explain]") {
 TEST_CASE("a late host is found, with what it costs", "[explain]") {
   auto const planned = zb_h1_plan(4);
   pass const late{pass_kind::backward_weight, 1, 2};
-  auto const line = measured_with(planned, {.late_start = [&](int, pass const& p) {
-                                    return p == late ? ticks{777} : ticks{0};
-                                  }});
-  auto const found = explained(planned, line);
+  auto const step =
+      recorded_late(planned, {}, [&](pass const& p) { return p == late ? ticks{777} : ticks{0}; });
+  auto const found = explained(planned, step.measured);
   CHECK(found.ranks[1].host == 777);
   CHECK(found.host_gain == found.measured - found.planned);
   CHECK(found.message_gain == 0);
@@ -273,9 +294,8 @@ TEST_CASE("by its record, a late start is told from a slow message", "[explain]"
   int on_path = 0;
   for (auto const& late : planned.schedule().passes().all()) {
     if (late == pass{}) continue;  // the step begins with it
-    auto const step = recorded_with(planned, {.late_start = [&](int, pass const& p) {
-                                      return p == late ? ticks{777} : ticks{0};
-                                    }});
+    auto const step = recorded_late(
+        planned, {}, [&](pass const& p) { return p == late ? ticks{777} : ticks{0}; });
     INFO(to_string(late));
     auto const found = explained(planned, step);
     auto const rank = detail::index(planned.problem().placement().rank_of(late.stage));
@@ -400,10 +420,10 @@ TEST_CASE("under noise all parts add up, and gains are those of a step without i
           .pass_time = [&](int,
                            pass const&,
                            ticks stated) { return stated * random.integer(80, 150) / 100; },
-          .message_time = [&](int, ticks stated) { return stated + random.integer(0, 40); },
-          .late_start =
-              [&](int, pass const&) { return random.chance(0.2) ? random.integer(1, 50) : 0; }};
-      auto const [line, messages] = recorded_with(planned, noise);
+          .message_time = [&](int, ticks stated) { return stated + random.integer(0, 40); }};
+      auto const [line, messages] = recorded_late(planned, noise, [&](pass const&) {
+        return random.chance(0.2) ? random.integer(1, 50) : 0;
+      });
       auto const split = explained(planned, recorded_step{line, messages});
       CHECK(split.send_gain == 0);
       auto const found = explained(planned, line);
@@ -436,17 +456,16 @@ TEST_CASE("gaps between passes, as threads have, change no more than their sum",
           make_plan(zb_v{}, problem(placement::v_shape(ranks), 9, costs, transfer)),
           make_plan(stp{}, problem(placement::v_shape(ranks), 12, costs, transfer))}) {
       INFO(planned.policy() << ", " << ranks << " ranks, messages of " << transfer);
-      virtual_noise noise{.pass_time = [&](int rank, pass const&, ticks stated) {
+      virtual_noise const noise{.pass_time = [&](int rank, pass const&, ticks stated) {
         return rank == trial % ranks ? stated * 3 / 2 : stated;
       }};
       auto const plain = explained(planned, measured_with(planned, noise));
       ticks gaps = 0;
-      noise.late_start = [&](int, pass const&) {
+      auto const step = recorded_late(planned, noise, [&](pass const&) {
         auto const gap = random.integer(1, 1000);
         gaps += gap;
         return gap;
-      };
-      auto const step = recorded_with(planned, noise);
+      });
       for (auto const& found : {explained(planned, step.measured), explained(planned, step)}) {
         auto const is_near = [&](ticks a, ticks b) { return std::abs(a - b) <= gaps; };
         CHECK(is_near(found.message_gain, plain.message_gain));

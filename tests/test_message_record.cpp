@@ -128,11 +128,11 @@ TEST_CASE(
     auto const planned = make_plan(zb_h1{}, problem(placement::linear(p), 2 * p, even, 7));
     std::vector<test::plain_flow> stages(detail::index(p));
     std::vector<ticks> took;  // of messages in the order in which they are sent
-    ticks late = 0;           // of all starts
     virtual_noise noise{
+        .pass_time = [&](int, pass const&, ticks stated) { return stated + random.integer(0, 20); },
         .message_time =
             [&](int, ticks stated) { return took.emplace_back(stated + random.integer(0, 90)); },
-        .late_start = [&](int, pass const&) { return late = random.integer(0, 20), late; }};
+    };
     pipeline pipe{planned, virtual_time{.noise = noise, .records_messages = true}, stages};
     auto const& step = pipe.step();
     check_order(step.messages, step.measured);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A profile of measured steps: what each kind of pass of each stage took, how much that varied, and
-// which passes stood out; the same of messages between ranks; and the problem that follows.
+// A profile of measured steps: what each kind of pass of each stage took, and how much that varied;
+// the same of messages between ranks; and the problem that follows.
 #pragma once
 
 #include <zbpp/model/costs.hpp>
@@ -27,22 +27,12 @@ struct time_spread {
   friend bool operator==(time_spread const&, time_spread const&) = default;
 };
 
-/// A pass, or a pair, that took much longer than others of its stage and kind.
-struct outlier {
-  int step = 0;  ///< counted from the first of those that are profiled
-  zbpp::pass pass = {};
-  ticks took = 0;
-
-  friend bool operator==(outlier const&, outlier const&) = default;
-};
-
 /// Says what the passes of one kind of one stage took. Passes in pairs count for themselves. Where
 /// microbatches have factors, all is divided by them, as in `costs_from`.
 struct pass_profile {
   int stage = 0;
   pass_kind kind = pass_kind::forward;
   time_spread took = {};
-  std::vector<outlier> outliers = {};  ///< in the order of the steps
 
   friend bool operator==(pass_profile const&, pass_profile const&) = default;
 };
@@ -66,12 +56,9 @@ struct step_profile {
   friend bool operator==(step_profile const&, step_profile const&) = default;
 };
 
-/// States what a profile leaves out, and what it calls an outlier.
+/// States what a profile leaves out.
 struct profile_options {
-  int first_steps = 3;  ///< left out at the beginning, at least 0: they meet cold caches
-  /// A pass is an outlier where it took longer than the median by more than so many deviations, and
-  /// by more than a tenth; at least 1.
-  double outlier_deviations = 8;
+  int first_steps = 3;             ///< left out at the beginning, at least 0: they meet cold caches
   double message_quantile = 0.02;  ///< of `costs_and_messages_from`
 };
 

@@ -10,8 +10,8 @@
 
 namespace zbpp {
 
-/// Writes a profile: a table of the passes of each stage, one of the messages between ranks, and
-/// the outliers by name. Times have three decimals.
+/// Writes a profile: a table of the passes of each stage, and one of the messages between ranks.
+/// Times have three decimals.
 [[nodiscard]] std::string to_text(step_profile const& of, time_unit unit);
 
 }  // namespace zbpp

@@ -34,8 +34,6 @@ struct virtual_noise {
   std::function<ticks(int rank, pass const& p, ticks stated)> pass_time = {};
   /// Gives the time of a message that a rank sends, at least 0.
   std::function<ticks(int from, ticks stated)> message_time = {};
-  /// Gives how long a rank waits for nothing before it starts a pass, or the F of a pair.
-  std::function<ticks(int rank, pass const& p)> late_start = {};
 };
 
 /// Runs all ranks on the calling thread under a virtual clock.
@@ -63,9 +61,7 @@ struct virtual_time {
     /// Begins a pass once its input is there. @return its start
     ticks start(ticks arrival, pass const& p) {
       running_ = p;
-      now_ = std::max(now_, arrival);
-      if (noise_->late_start && !p.is_paired) now_ += noise_->late_start(rank_, p);
-      return now_;
+      return now_ = std::max(now_, arrival);
     }
     ticks finish(ticks cost) {
       return now_ +=

@@ -35,38 +35,21 @@ namespace detail {
   return spread;
 }
 
-/// Collects the passes of one kind of one stage that ran alone.
-struct pass_times {
-  std::vector<ticks> took;
-  std::vector<outlier> passes;  // as many
-};
-
-[[nodiscard]] ZBPP_INLINE bool is_outlier(
-    ticks took, time_spread const& others, double deviations) {
-  constexpr double least_share = 0.1;  // so that times that hardly vary have none
-  auto const beyond = static_cast<double>(took - others.median);
-  return beyond > deviations * static_cast<double>(others.deviation) &&
-         beyond > least_share * static_cast<double>(others.median);
-}
-
 }  // namespace detail
 
 ZBPP_INLINE step_profile
 profile(std::span<timeline const> steps, problem const& stated, profile_options const& options) {
   detail::require(options.first_steps >= 0, "profile_options::first_steps is below 0");
   detail::require(
-      options.outlier_deviations >= 1, "profile_options::outlier_deviations is below 1");
-  detail::require(
       steps.size() > detail::index(options.first_steps),
       "profile got no step behind the first ones, which it leaves out; give more steps");
   steps = steps.subspan(detail::index(options.first_steps));
   step_profile found{costs_and_messages_from(steps, stated, options.message_quantile)};
 
-  std::map<std::pair<int, pass_kind>, detail::pass_times> passes;
+  std::map<std::pair<int, pass_kind>, std::vector<ticks>> passes;
   std::map<std::pair<int, int>, std::vector<ticks>> messages;
   std::vector<ticks> costs;
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    auto const& step = steps[i];
+  for (auto const& step : steps) {
     costs.push_back(cost(step));
     for (auto const& [from, to, took] : awaited_messages(step, stated.placement()))
       messages[{from, to}].push_back(took);
@@ -77,19 +60,12 @@ profile(std::span<timeline const> steps, problem const& stated, profile_options 
           continue;
         }
         auto const& [p, start, end] = step[rank][at];
-        auto& of = passes[{p.stage, p.kind}];
-        auto const took = detail::at_factor_1(end - start, stated.microbatch_factor(p.microbatch));
-        of.took.push_back(took);
-        of.passes.push_back({static_cast<int>(i), p, took});
+        passes[{p.stage, p.kind}].push_back(
+            detail::at_factor_1(end - start, stated.microbatch_factor(p.microbatch)));
       }
   }
-  for (auto& [kind, all] : passes) {
-    pass_profile one{kind.first, kind.second, detail::spread_of(all.took)};
-    for (auto const& p : all.passes)
-      if (detail::is_outlier(p.took, one.took, options.outlier_deviations))
-        one.outliers.push_back(p);
-    found.passes.push_back(std::move(one));
-  }
+  for (auto const& [kind, all] : passes)
+    found.passes.push_back({kind.first, kind.second, detail::spread_of(all)});
   for (auto const& [ranks, all] : messages)
     found.messages.push_back({ranks.first, ranks.second, detail::spread_of(all)});
   found.step = detail::spread_of(costs);

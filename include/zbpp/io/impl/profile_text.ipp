@@ -28,20 +28,14 @@ ZBPP_INLINE std::string to_text(step_profile const& of, time_unit unit) {
         number(took.deviation)};
   };
   auto passes = table_of("stage, pass");
-  std::string outliers;
-  for (auto const& one : of.passes) {
+  for (auto const& one : of.passes)
     passes.add(cells(detail::joined(one.stage, " ", to_string(one.kind)), one.took));
-    for (auto const& p : one.outliers)
-      outliers += detail::joined(to_string(p.pass)) + " of step " + p.step + " took " +
-                  number(p.took) + " for " + number(one.took.median) + "\n";
-  }
   passes.add(cells("step", of.step));
   auto messages = table_of("from, to");
   for (auto const& one : of.messages)
     messages.add(cells(detail::joined(one.from, " ", one.to), one.took));
   return detail::joined("times in ") + to_string(unit) + "\n\n" + passes.text() +
-         (of.messages.empty() ? "" : "\n" + messages.text()) +
-         (outliers.empty() ? "" : "\n" + outliers);
+         (of.messages.empty() ? "" : "\n" + messages.text());
 }
 
 }  // namespace zbpp
