@@ -183,7 +183,7 @@ class nccl_in_one_process::executor : public one_process {
     for (std::size_t i = 0; i < replays_.size(); ++i) {
       if (!trains) replays_[i]->unsettle();
       if (trains && !replays_[i]->is_settled(0))
-        least = std::min(least, replays_[i]->propose(std::span(&engines[i], 1), 0));
+        least = std::min(least, replays_[i]->choose(std::span(&engines[i], 1), 0));
     }
     if (!trains) return nccl::detail::step_way::issue;
     for (auto const& each : replays_) each->settle(least, 0);

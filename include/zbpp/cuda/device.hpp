@@ -86,18 +86,10 @@ class device::executor : public one_process {
         shapes_(shapes_of(planned.problem(), settings.edges)),
         memory_(settings.memory),
         access_(std::move(settings.on_fallback)),
-        launcher_(
-            std::move(settings.devices),
-            ranks(),
-            planned,
-            {settings.run_ahead,
-             settings.traces,
-             settings.synchronizes,
-             settings.replay == replay::step,
-             detail::checked_steps_at_once(settings.steps_at_once, settings.traces)}),
+        launcher_(std::move(settings.devices), ranks(), planned, launched_by(settings)),
         steps_at_once_(settings.steps_at_once) {
     if (settings.replay == replay::step) {
-      detail::refuse_to_replay(settings.run_ahead, settings.traces, settings.synchronizes, planned);
+      detail::refuse_to_replay(launched_by(settings), planned);
       graph_.emplace(contexts(), zbpp::detail::index(settings.steps_at_once));
     }
   }
@@ -165,7 +157,10 @@ class device::executor : public one_process {
     auto const way = choose(engines, turn);
     try_for(engines.front(), [&] {
       if (way == detail::step_way::issue)
-        issue_in_order(engines, status, turn);
+        order().run(turn, [&] {
+          launcher_.issue_in_order(engines);
+          return !status.has_failed();
+        });
       else
         launch_graph(way, engines, transport, status, turn);
       if (!status.has_failed()) order().hold_callers(turn);
@@ -192,6 +187,14 @@ class device::executor : public one_process {
   void settle(std::vector<failure>&) noexcept override { launcher_.synchronize(); }
 
  private:
+  [[nodiscard]] static launch_settings launched_by(device const& settings) {
+    return {
+        .run_ahead = settings.run_ahead,
+        .traces = settings.traces,
+        .synchronizes = settings.synchronizes,
+        .one_thread = settings.replay == replay::step,
+        .steps_at_once = detail::checked_steps_at_once(settings.steps_at_once, settings.traces)};
+  }
   [[nodiscard]] std::vector<device_context*> contexts() {
     std::vector<device_context*> all;
     for (int const rank : ranks()) all.push_back(&launcher_.at(rank));
@@ -215,15 +218,6 @@ class device::executor : public one_process {
     launcher_.issue(engines);
     if (status.has_failed()) return;
     for (auto& e : engines) try_for(e, [&] { launcher_.at(e.rank()).end().synchronize(); });
-  }
-  template <class Engine>
-  void issue_in_order(std::vector<Engine>& engines, step_status const& status, std::size_t turn) {
-    order().wait_for_callers();
-    order().fork();
-    launcher_.issue_in_order(engines);
-    if (status.has_failed()) return;
-    order().join();
-    order().mark_end(turn);
   }
   // Launches the graph of a step, which is captured first unless the step is a replay.
   template <class Engine>

@@ -23,15 +23,15 @@ namespace zbpp::cuda::detail {
 
 /// Refuses settings and plans with which the host has a part in every step.
 /// @throws error (bad_argument)
-inline void refuse_to_replay(int run_ahead, bool traces, bool synchronizes, plan const& planned) {
+inline void refuse_to_replay(launch_settings const& settings, plan const& planned) {
   auto const refuse_with = [](bool is_set, char const* setting) {
     if (is_set)
       throw error(errc::bad_argument) + "replay is replay::step and " + setting +
           ", which needs the host between passes; leave one of them out";
   };
-  refuse_with(traces, "traces is set");
-  refuse_with(synchronizes, "synchronizes is set");
-  refuse_with(run_ahead > 0, "run_ahead is above 0");
+  refuse_with(settings.traces, "traces is set");
+  refuse_with(settings.synchronizes, "synchronizes is set");
+  refuse_with(settings.run_ahead > 0, "run_ahead is above 0");
   refuse_with(agrees_on_steps(planned.program()), "ranks agree on optimizer steps");
   refuse_with(exchanges_states(planned.program()), "ranks add the gradients of tied weights");
 }
@@ -102,6 +102,17 @@ class step_order {
   /// @param turn  of the step among those at once
   /// @throws cuda_error
   void mark_end(std::size_t turn) const { origin().record(ends_[turn]); }
+  /// Issues a step after those that are under way, and marks its end.
+  /// @param issue  enqueues the step on the streams of ranks; returns false when it has failed
+  /// @throws cuda_error; what `issue` throws
+  template <class Issue>
+  void run(std::size_t turn, Issue const& issue) const {
+    wait_for_callers();
+    fork();
+    if (!issue()) return;
+    join();
+    mark_end(turn);
+  }
   /// Lets what callers enqueue from now on wait for the end of a step. @throws cuda_error
   void hold_callers(std::size_t turn) const {
     for (auto const& each : streams_)
@@ -201,7 +212,9 @@ class step_graph {
     check(cudaGraphLaunch(captured_[turn].graph.get(), order.origin()));
     order.mark_end(turn);
   }
-  /// Drops all graphs; those that still run go when they end.
+  /// Drops all graphs; those that still run go when they end. An abort of communicators waits for
+  /// graphs that have their messages.
+  /// @source NCCL, commDestroySync in src/init.cc
   void discard() noexcept {
     for (auto& each : captured_) each.graph = executable_graph();
   }

@@ -113,7 +113,7 @@ inline void check_deadline(ranks_settings const& settings) {
 template <class Engines>
 [[nodiscard]] step_way agree_on_step(
     asio::control& run, step_replay& steps, Engines const& engines, std::size_t turn) {
-  auto least = steps.propose(engines, turn);
+  auto least = steps.choose(engines, turn);
   gathered_values<step_way> proposed(run, std::span(&least, 1));
   for (int rank = 0; rank < run.ranks(); ++rank) least = std::min(least, proposed.take(rank));
   steps.settle(least, turn);
@@ -123,8 +123,9 @@ template <class Engines>
 /// Refuses settings with which the host has a part in every step, an adopted communicator, and a
 /// program whose messages have no order that all ranks share.
 /// @throws error (bad_argument); (refused_program)
-inline void check_replay(ranks_settings const& settings, plan const& planned) {
-  cuda::detail::refuse_to_replay(0, settings.traces, settings.synchronizes, planned);
+inline void check_replay(
+    ranks_settings const& settings, cuda::launch_settings const& launched, plan const& planned) {
+  cuda::detail::refuse_to_replay(launched, planned);
   zbpp::detail::require(
       settings.adopted == nullptr,
       "replay is replay::step and a communicator is adopted, which a failure can only revoke: "

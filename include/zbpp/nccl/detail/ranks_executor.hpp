@@ -254,7 +254,7 @@ class ranks::executor : public asio::one_rank {
           settings.adopted == nullptr || supervisor.places().layout() == nullptr,
           "a communicator is adopted in a grid, whose pipelines need one each; let zbpp make its "
           "own");
-      if (settings.replay == cuda::replay::step) detail::check_replay(settings, planned);
+      if (settings.replay == cuda::replay::step) detail::check_replay(settings, launched, planned);
     });
     return launched;
   }

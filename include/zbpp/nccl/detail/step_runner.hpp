@@ -163,12 +163,10 @@ class step_launcher {
       rank_program const& active,
       step_status const& status,
       std::size_t turn) {
-    order_->wait_for_callers();
-    order_->fork();
-    launcher_.issue_in_order(engines, wait_of(engines.front(), active));
-    if (status.has_failed()) return;
-    order_->join();
-    order_->mark_end(turn);
+    order_->run(turn, [&] {
+      launcher_.issue_in_order(engines, wait_of(engines.front(), active));
+      return !status.has_failed();
+    });
   }
   /// Launches a step after those that are under way; captures it first, unless it is a replay.
   /// @param turn  of the step among those at once

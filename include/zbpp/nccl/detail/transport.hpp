@@ -39,15 +39,15 @@ using cuda::detail::step_way;
 /// beside its passes. CUDA may take the nodes of a graph in any order that their dependences allow,
 /// and put them into any hardware queues, so only what they depend on keeps ranks from waiting for
 /// one another in turn.
-class step_replay {
+class step_replay : public cuda::detail::step_graph {
  public:
   /// @param context  of the rank; it outlives this
   /// @param at_once  how many steps may be under way
   /// @throws cuda_error
   explicit step_replay(cuda::device_context& context, std::size_t at_once = 1)
-      : messages_(cuda::on_device(
+      : step_graph({&context}, at_once),
+        messages_(cuda::on_device(
             context.device(), [] { return cuda::stream(cuda::stream_priority::highest); })),
-        graph_({&context}, at_once),
         is_settled_(at_once, 0) {}
 
   [[nodiscard]] cuda::stream_ref messages() const { return messages_; }
@@ -56,12 +56,7 @@ class step_replay {
   /// @return whether all ranks replay the next training step, and each knows it. Otherwise they
   ///         agree first, since both ends of a message are captured together or not at all.
   [[nodiscard]] bool is_settled(std::size_t turn) const noexcept { return is_settled_[turn] != 0; }
-  /// @return how this rank can run the next training step, before ranks agree
-  template <class Engines>
-  [[nodiscard]] step_way propose(Engines const& engines, std::size_t turn) {
-    return graph_.choose(engines, turn);
-  }
-  /// Notes what ranks have agreed on: the least of what they proposed.
+  /// Notes what ranks have agreed on: the least of what they can do.
   void settle(step_way agreed, std::size_t turn) noexcept {
     if (agreed == step_way::issue)
       unsettle();
@@ -71,27 +66,8 @@ class step_replay {
   /// Has ranks agree again: something else ran, which may have left memory in use.
   void unsettle() noexcept { std::ranges::fill(is_settled_, char{0}); }
 
-  /// Launches a step; captures it first, unless it is a replay.
-  /// @param order  of steps, which has the streams of the rank, and that of `messages`
-  /// @param turn   of the step among those at once
-  /// @param issue  as of `step_graph::start`
-  /// @throws as `step_graph::start`
-  template <class Engines, class Issue>
-  void start(
-      step_way way,
-      Engines& engines,
-      cuda::detail::step_order const& order,
-      std::size_t turn,
-      Issue const& issue) {
-    graph_.start(way, engines, order, turn, issue);
-  }
-  /// Drops all graphs, for which an abort of communicators waits; those that run, when they end.
-  /// @source NCCL, commDestroySync in src/init.cc
-  void discard() noexcept { graph_.discard(); }
-
  private:
   cuda::stream messages_;
-  cuda::detail::step_graph graph_;
   std::vector<char>
       is_settled_;  // by turn: whether all ranks have captured its graph, and replay it
 };
