@@ -60,14 +60,6 @@ cudaError_t cudaGetDriverEntryPointByVersion(
     char const*, void**, unsigned, unsigned long long, cudaDriverEntryPointQueryResult*) {
   return cudaErrorSymbolNotFound;
 }
-// No memory is shared between processes, so NCCL carries all messages.
-cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t*, void*) { return cudaErrorNotSupported; }
-cudaError_t cudaIpcOpenMemHandle(void**, cudaIpcMemHandle_t, unsigned) {
-  return cudaErrorNotSupported;
-}
-cudaError_t cudaIpcCloseMemHandle(void*) { return cudaSuccess; }
-cudaError_t cudaHostRegister(void*, std::size_t, unsigned) { return cudaErrorNotSupported; }
-cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return give(can, 0); }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
 cudaError_t cudaDeviceDisablePeerAccess(int) { return cudaSuccess; }

@@ -57,7 +57,6 @@ class buffer {
   [[nodiscard]] std::uint32_t use_count() const noexcept {
     return piece_ == nullptr ? 0 : piece_->references;
   }
-  [[nodiscard]] bool is_lent() const noexcept { return piece_ != nullptr && piece_->loans != 0; }
   /// Counts the memory under another purpose from now on.
   void retag(purpose use) const noexcept {
     if (piece_ != nullptr) piece_->owner->retag(piece_, use);
@@ -155,10 +154,6 @@ class arena {
   /// sizes that change, may still make the arena grow; a step like the last does not.
   /// @throws std::bad_alloc, also when `size` is negative
   void reserve(bytes size) { core_->reserve(static_cast<std::size_t>(size)); }
-  /// @return how many bytes `reserve` takes for so many, which is not negative
-  [[nodiscard]] static constexpr bytes reserved_for(bytes size) noexcept {
-    return static_cast<bytes>(detail::arena_core::reserved_for(static_cast<std::size_t>(size)));
-  }
 
   /// Gives a piece of memory, from what was freed before if any fits.
   /// @throws std::bad_alloc when the arena has to grow and cannot
@@ -179,8 +174,8 @@ class arena {
   /// is not free yet: kernels may still use it. Its lender gets it back by `take_released`.
   /// @return an empty buffer for an empty one
   /// @throws std::bad_alloc
-  [[nodiscard]] buffer borrow(buffer const& from, purpose use = purpose::borrowed) {
-    return from ? buffer(core_->borrow(from.piece_, use)) : buffer();
+  [[nodiscard]] buffer borrow(buffer const& from) {
+    return from ? buffer(core_->borrow(from.piece_)) : buffer();
   }
   /// Takes what this rank has borrowed from another and let go of, for a message to that one: it
   /// may have its memory back once it waits for what this rank has done so far.

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <random>
 
 namespace zbpp::cuda::detail {
@@ -34,39 +33,37 @@ void run_to_end(stream_ref on, Enqueue const& enqueue) {
   }
 }
 
-/// A random pattern, which both ends of a copy know by a number: pieces, each of one random byte.
+/// A random pattern of `trial_size` bytes: pieces, each of one byte.
 class copy_pattern {
  public:
-  /// @param seed  which pattern it is
-  /// @param size  its bytes
-  copy_pattern(std::uint32_t seed, std::size_t size)
-      : size_(size), piece_((size + values_.size() - 1) / values_.size()) {
-    std::mt19937 random(seed);
+  copy_pattern() {
+    std::random_device random;
     for (auto& value : values_) value = static_cast<unsigned char>(random() & 0xffU);
   }
 
   /// Enqueues writing it to memory of the device of a stream. @throws cuda_error
   void write(std::byte* to, stream_ref on) const {
-    for (std::size_t at = 0; at < size_; at += piece_)
-      check(cudaMemsetAsync(to + at, values_[at / piece_], std::min(piece_, size_ - at), on));
+    for (std::size_t i = 0; i < pieces; ++i)
+      check(cudaMemsetAsync(to + i * piece, values_[i], piece, on));
   }
   /// @return whether memory of the device of a stream holds it, after what was enqueued; blocks
   /// @throws cuda_error
   [[nodiscard]] bool is_in(std::byte const* memory, stream_ref on) const {
-    pinned<unsigned char> const found(size_);
+    pinned<unsigned char> const found(trial_size);
     run_to_end(on, [&] {
-      check(cudaMemcpyAsync(found.data(), memory, size_, cudaMemcpyDeviceToHost, on));
+      check(cudaMemcpyAsync(found.data(), memory, trial_size, cudaMemcpyDeviceToHost, on));
     });
     std::size_t at = 0;
-    return std::all_of(found.data(), found.data() + size_, [&](unsigned char each) {
-      return each == values_[at++ / piece_];
+    return std::all_of(found.data(), found.data() + trial_size, [&](unsigned char each) {
+      return each == values_[at++ / piece];
     });
   }
 
  private:
-  std::array<unsigned char, 64> values_{};
-  std::size_t size_;
-  std::size_t piece_;
+  static constexpr std::size_t pieces = 64;
+  static constexpr std::size_t piece = trial_size / pieces;
+
+  std::array<unsigned char, pieces> values_{};
 };
 
 }  // namespace zbpp::cuda::detail

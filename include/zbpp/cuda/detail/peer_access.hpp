@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
-#include <random>
 #include <set>
 #include <string>
 #include <utility>
@@ -25,7 +24,7 @@ namespace zbpp::cuda::detail {
 /// @return whether what is copied from one device to another arrives, as it is copied now; blocks
 /// @throws cuda_error
 [[nodiscard]] inline bool arrives(int from, int to) {
-  copy_pattern const pattern(std::random_device{}(), trial_size);
+  copy_pattern const pattern;
   auto const sent = on_device(from, [&] {
     device_array<std::byte> made(trial_size);
     stream const on(stream_priority::usual);

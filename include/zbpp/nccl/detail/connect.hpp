@@ -12,7 +12,7 @@
 #include <zbpp/asio/wire.hpp>
 #include <zbpp/cuda/detail/step_graph.hpp>
 #include <zbpp/cuda/device_context.hpp>
-#include <zbpp/cuda/handles.hpp>
+#include <zbpp/cuda/error.hpp>
 #include <zbpp/cuda/replay.hpp>
 #include <zbpp/error.hpp>
 #include <zbpp/model/grid.hpp>
@@ -33,7 +33,6 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>

@@ -86,7 +86,7 @@ class arena_core {
 
   /// Gives a piece that is the memory of another arena's piece, which stays where it is meanwhile.
   /// @throws std::bad_alloc
-  [[nodiscard]] block* borrow(block* from, purpose use);
+  [[nodiscard]] block* borrow(block* from);
   /// Returns a borrowed piece to its lender, whose memory is free now unless others hold it.
   /// @param is_all_done  whether nobody uses what the lender has borrowed in turn, either
   static void give_back(block* piece, bool is_all_done) noexcept;

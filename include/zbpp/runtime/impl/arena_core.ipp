@@ -94,7 +94,7 @@ ZBPP_INLINE void arena_core::free_withheld() noexcept {
   }
 }
 
-ZBPP_INLINE block* arena_core::borrow(block* from, purpose use) {
+ZBPP_INLINE block* arena_core::borrow(block* from) {
   auto* piece = unused_ != nullptr ? unused_ : &next_block();
   if (piece == unused_) unused_ = piece->next_free;
   piece->owner = this;
@@ -102,7 +102,7 @@ ZBPP_INLINE block* arena_core::borrow(block* from, purpose use) {
   piece->lender = from;
   piece->is_borrowed = true;
   ++from->loans;
-  hand_out(piece, from->size, use);
+  hand_out(piece, from->size, purpose::borrowed);
   return piece;
 }
 
