@@ -12,7 +12,6 @@
 #include <support/seeded.hpp>
 
 #include <cstdint>
-#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <utility>

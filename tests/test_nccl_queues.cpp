@@ -20,10 +20,8 @@
 #include <support/seeded.hpp>
 #include <support/thinned.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>

@@ -23,10 +23,8 @@
 #include <array>
 #include <atomic>
 #include <mutex>
-#include <span>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace test_nccl_rank_steps {

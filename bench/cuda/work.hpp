@@ -12,10 +12,8 @@
 
 #include <bench/cuda/kernels.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 

@@ -33,7 +33,6 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>

@@ -182,12 +182,8 @@ cudaError_t cudaDeviceSynchronize() {
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* made, unsigned int flags) {
   return enter(function::cudaEventCreateWithFlags, [&](machine& in, host_state& self) {
-    unsigned const known = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
-    bool const is_shared = (flags & cudaEventInterprocess) != 0;  // then it has no time
-    if (made == nullptr || (flags & ~known) != 0 ||
-        (is_shared && (flags & cudaEventDisableTiming) == 0)) {
-      return cudaErrorInvalidValue;
-    }
+    unsigned const known = cudaEventBlockingSync | cudaEventDisableTiming;
+    if (made == nullptr || (flags & ~known) != 0) return cudaErrorInvalidValue;
     event& one = in.events_.emplace_back();
     one.index = static_cast<std::uint32_t>(in.events_.size() - 1);
     one.device = self.device;
