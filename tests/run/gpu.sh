@@ -303,7 +303,7 @@ LEFT_OUT=bench_nccl
 gpu 4 "$complete" --arch 90,100 --boost "$scratch/boost" plan nccl
 called 'ARCHITECTURES=90;100 .*-DBoost_INCLUDE_DIR=.*/boost '
 called 'G Unix Makefiles'
-called 'cmake --build .*--target nccl_check -- -k'
+called 'cmake --build .*--target 12_gpu_processes nccl_check -- -k'
 never_called 'target.*train_gpt'
 said "without component nccl: NCCL 2.22 or newer was not found (set NCCL_ROOT)"
 said 'run: nccl_pair, 2 processes: skipped, NCCL 2.22 or newer was not found (set NCCL_ROOT)'
