@@ -128,8 +128,9 @@ inline void check_hardware_queues(
 /// @param sm_count       those that its passes have
 /// @throws error (bad_argument)
 inline void check_multiprocessors(int communicators, int rank, int ctas, int sm_count) {
-  if (communicators == 0 || communicators * ctas < sm_count) return;
+  if (communicators == 0) return;
   auto const most = (sm_count - 1) / communicators;
+  if (ctas <= most) return;
   auto const cure = most > 0
                         ? "set ranks_settings::most_ctas to " + std::to_string(most) + " or less"
                         : "give them more than " + std::to_string(communicators);

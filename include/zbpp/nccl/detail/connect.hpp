@@ -244,8 +244,8 @@ inline void check_gpus(communicator_map const& made, std::span<gpu_identity cons
 /// Makes and connects the communicators of some channels with other ranks, or takes the caller's.
 /// @param device  that of this rank
 /// @param map     not used for the caller's
-/// @throws error (bad_argument) when two ranks of one communicator are on one GPU; (no_rendezvous)
-/// after `init_deadline`; as `communicator_set`; the failure of the run
+/// @throws error (bad_argument) when two ranks of a communicator are on one GPU; (no_rendezvous)
+///         after `init_deadline`; as `communicator_set`; the failure of the run
 [[nodiscard]] inline std::shared_ptr<communicator_set> make_communicators(
     asio::control& run,
     int device,
