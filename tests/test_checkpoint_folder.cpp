@@ -157,6 +157,32 @@ TEST_CASE("what one split saves, any other loads with the same bits", "[checkpoi
   }
 }
 
+TEST_CASE("a folder of version 6ed9a29 is loaded, and written as before", "[checkpoint]") {
+  auto const stored = fs::path(ZBPP_TEST_DATA_DIR) / "6ed9a29/run";
+  checkpointed_model model(entries, 9);
+  std::vector<double> divided(6);
+  auto all = model.all();
+  all.push_back(zbpp::checkpoint::array_of("divided", std::span(divided), {3, 2}));
+  CHECK(folder_of(stored, 1).load(all) == training_state{.steps = 7, .updates = 7});
+  CHECK(model == checkpointed_model(entries, 7));
+  CHECK(divided == std::vector<double>{1, 4, 2, 5, 3, 6});
+
+  scratch_folder const folder;
+  std::vector<std::vector<double>> parts{{1, 2, 3}, {4, 5, 6}};
+  auto run = folder_of(folder.path(), 2);
+  REQUIRE(run.save({.steps = 7, .updates = 7}, [&](int rank) {
+    auto own = model.of_rank(rank, 2);
+    own.push_back(zbpp::checkpoint::array_of(
+        "divided",
+        std::span(parts[static_cast<std::size_t>(rank)]),
+        {3, 1},
+        {.axis = 1, .first = rank, .whole = 2}));
+    return own;
+  }));
+  for (char const* const name : {"manifest.txt", "rank-0.safetensors", "rank-1.safetensors"})
+    CHECK(text_of(run.path() / name) == text_of(stored / "step-000007" / name));
+}
+
 TEST_CASE("a training state is written as text and read again", "[checkpoint]") {
   using zbpp::checkpoint::to_text;
   using zbpp::checkpoint::to_training;

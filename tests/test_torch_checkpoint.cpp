@@ -16,8 +16,10 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -938,6 +940,113 @@ TEST_CASE("a file that cannot be written leaves the old one", "[torch][checkpoin
   save_checkpoint(path, parts, {.steps = 1});
   CHECK(text_of(path) != before);
   CHECK_FALSE(fs::exists(path.string() + ".tmp"));
+}
+
+namespace {
+
+at::Tensor numbers(double first, at::IntArrayRef sizes) {
+  auto const made = at::empty(sizes);
+  for (std::int64_t i = 0; i < made.numel(); ++i)
+    made.data_ptr<float>()[i] = static_cast<float>(first + static_cast<double>(i) / 8);
+  return made;
+}
+
+bool counts_from(std::span<float const> values, double first) {
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (values[i] != static_cast<float>(first + static_cast<double>(i) / 8)) return false;
+  return true;
+}
+
+// Has what is in the files of tests/data/6ed9a29.
+struct stored_tensors {
+  using named = std::vector<zbpp::torch::named_tensor>;
+
+  // Other numbers where `first` is not 1.
+  explicit stored_tensors(double first) {
+    auto const mask = first == 1 ? -std::numeric_limits<float>::infinity() : 0;
+    trained = {
+        {"a.weight", numbers(first, {2, 3})},
+        {"a.bias", numbers(first + 1, {3})},
+        {"b.weight", numbers(first + 2, {4})}};
+    first += 3;
+    for (auto const type :
+         {at::kBFloat16,
+          at::kHalf,
+          at::kDouble,
+          at::kLong,
+          at::kInt,
+          at::kShort,
+          at::kChar,
+          at::kByte,
+          at::kBool})
+      others.push_back({c10::toString(type), numbers(first++, {3}).to(type)});
+    others.push_back({"mask", at::full({}, mask)});
+    for (auto const& each : trained) each.value.set_requires_grad(true);
+  }
+  [[nodiscard]] tensors values() const {
+    tensors all;
+    for (auto const* list : {&trained, &others})
+      for (auto const& each : *list) all.push_back(each.value.detach());
+    return all;
+  }
+
+  named trained, others;
+};
+
+}  // namespace
+
+TEST_CASE("files of version 6ed9a29 are loaded", "[torch][checkpoint]") {
+  auto const folder = fs::path(ZBPP_TEST_DATA_DIR) / "6ed9a29";
+  auto const saved = stored_tensors(1).values();
+  stored_tensors model(70);
+  for (auto const& each : model.trained) each.value.mutable_grad() = at::ones(each.value.sizes());
+  auto const parameters = [&] {
+    tensors all;
+    for (auto const& each : model.trained) all.push_back(each.value);
+    return all;
+  }();
+  auto const check_gradients = [&] {
+    CHECK(same_bits(parameters[0].grad(), numbers(40, {2, 3})));
+    CHECK(same_bits(parameters[1].grad(), at::zeros({3})));
+  };
+  {
+    auto all = model.trained;
+    all.insert(all.end(), model.others.begin(), model.others.end());
+    zbpp::optim::adamw steps(layers_of(parameters));
+    zbpp::training_state const right{
+        .steps = 7,
+        .updates = 5,
+        .loss_scale = 0.1,
+        .finite_steps = 3,
+        .amended = 9,
+        .accumulated = 2,
+        .unagreed = 4};
+    CHECK(load_checkpoint(folder / "adamw", std::vector{model_part(all, steps)}) == right);
+    CHECK(same_bits(model.values(), saved));
+    CHECK(counts_from(steps.mean().first(9), 10));
+    CHECK(counts_from(steps.mean_square().first(9), 20));
+    CHECK(counts_from(steps.mean().subspan(9), 12));
+    CHECK(counts_from(steps.mean_square().subspan(9), 22));
+    check_gradients();
+  }
+  {
+    zbpp::optim::sgd steps(layers_of(parameters), {.momentum = 0.5F});
+    std::vector const part{model_part(model.trained, steps)};
+    CHECK(load_checkpoint(folder / "sgd.safetensors", part).steps == 3);
+    CHECK(counts_from(steps.momentum(), 30));
+    check_gradients();
+  }
+  torch::optim::AdamW steps(parameters, 0.1);
+  std::vector const part{model_part(model.trained, steps)};
+  CHECK(load_checkpoint(folder / "libtorch.safetensors", part).steps == 3);
+  check_gradients();
+  REQUIRE(steps.state().size() == 1);
+  auto const& state =
+      static_cast<torch::optim::AdamWParamState const&>(*steps.state().begin()->second);
+  CHECK(state.step() == 6);
+  CHECK(same_bits(state.exp_avg(), numbers(50, {2, 3})));
+  CHECK(same_bits(state.exp_avg_sq(), numbers(60, {2, 3})));
+  CHECK_FALSE(state.max_exp_avg_sq().defined());
 }
 
 }  // namespace test_torch_checkpoint
