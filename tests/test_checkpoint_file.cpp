@@ -235,7 +235,7 @@ TEST_CASE("what a file cannot have is refused before it is written", "[checkpoin
   };
   for (auto const& [arrays, text] : std::vector<std::pair<std::vector<array>, std::string>>{
            {{named("w"), named("w")},
-            "two entries of a checkpoint are 'w'; give each its own name"},
+            "two entries of a checkpoint are 'w'; give each the name that it has in the whole model"},
            {{named("w", {2, 2})}, "'w' has 12 bytes, which are not F32 of 2 x 2"},
            {{named("w", {-3})}, "'w' has 12 bytes, which are not F32 of -3"},
            {{named("__metadata__")},

@@ -2,7 +2,7 @@
 //
 // Folders of checkpoints: what one split saves any other loads, each damage is refused by name with
 // what to do, and nothing that is not a checkpoint's is read, counted or removed.
-#include <zbpp/checkpoint/detail/manifest.hpp>
+#include <zbpp/checkpoint/metadata.hpp>
 #include <zbpp/checkpoint/run_folder.hpp>
 #include <zbpp/io/file.hpp>
 
@@ -89,15 +89,15 @@ class damages {
     CHECK_THAT(
         text, Catch::EndsWith("; remove " + newest.string() + " to resume from step-000006"));
   }
-  void check_flipped(std::size_t at, std::string const& word) const {
-    INFO("byte " << at);
-    auto changed = whole_;
-    changed[at] = static_cast<char>(changed[at] ^ (1 << (at % 8)));
-    check(changed, word);
-  }
-  void check_cut(std::size_t at) const {
-    INFO("cut at " << at);
-    check(whole_.substr(0, at), "torn");
+  /// Flips a bit of bytes, and cuts the file off before them.
+  void check_bytes(std::string const& word = {}) const {
+    for (std::size_t at = 0; at < whole_.size(); at += thinned(1, 7)) {
+      INFO("byte " << at);
+      auto changed = whole_;
+      changed[at] = static_cast<char>(changed[at] ^ (1 << (at % 8)));
+      check(changed, word);
+      check(whole_.substr(0, at), word);
+    }
   }
 
  private:
@@ -221,14 +221,10 @@ TEST_CASE("each damage of a checkpoint is refused by name", "[checkpoint]") {
   auto const newest = folder / "step-000007";
   auto const older = folder / "step-000006";
   CHECK(refusal_to_load(folder.path()).empty());
-  constexpr std::size_t apart = thinned(1, 7);
   {
     damages const of(newest / "manifest.txt");
     auto const& whole = of.whole();
-    for (std::size_t at = 0; at < whole.size(); at += apart) {
-      of.check_flipped(at, "damaged");
-      of.check_cut(at);
-    }
+    of.check_bytes("is damaged or torn");
     of.check(whole + "\n", "torn");
     of.check(text_of(older / "manifest.txt"), "is the one of step 6");
     // What sums up, and is not as it is written.
@@ -243,12 +239,8 @@ TEST_CASE("each damage of a checkpoint is refused by name", "[checkpoint]") {
   }
   for (char const* const name : {"rank-0.safetensors", "rank-1.safetensors"}) {
     damages const of(newest / name);
-    auto const& whole = of.whole();
-    for (std::size_t at = 0; at < whole.size(); at += apart) {
-      of.check_flipped(at, "damaged");
-      of.check_cut(at);
-    }
-    of.check(whole + "12345678", "torn");
+    of.check_bytes();
+    of.check(of.whole() + "12345678", "it is cut off, or not whole");
     of.check(text_of(older / name), "its step is 6, here belongs 7");
   }
   damages(newest / "rank-0.safetensors")

@@ -3,9 +3,8 @@
 // Checkpoints whose arrays ranks have in parts: however the members of a tensor group divide them,
 // and whichever replica keeps a moment, any other grid loads the same bits; parts that are missing,
 // or do not fit each other, are refused by name, when they are saved as when they are loaded.
-#include <zbpp/checkpoint/detail/blocks.hpp>
-#include <zbpp/checkpoint/detail/manifest.hpp>
-#include <zbpp/checkpoint/detail/stored_model.hpp>
+#include <zbpp/checkpoint/metadata.hpp>
+#include <zbpp/checkpoint/stored_model.hpp>
 #include <zbpp/checkpoint/run_folder.hpp>
 #include <zbpp/io/checksum.hpp>
 #include <zbpp/io/file.hpp>
@@ -469,7 +468,10 @@ TEST_CASE("what a file or manifest would not give back is refused on all ranks",
   check(more, "rank 1: 'c' has 1 bytes, which are not U8 of 2");
   more.described.name = "b";
   more.described.shape = {1};
-  check(more, "rank 1: two entries of a checkpoint are 'b'; give each its own name");
+  check(
+      more,
+      "rank 1: two entries of a checkpoint are 'b'; give each the name that it has in the whole "
+      "model");
   more.described.name = "\xFF";
   check(more, "rank 1: a name in a checkpoint is not valid UTF-8; give it another one");
 

@@ -335,13 +335,9 @@ set(ZBPP_JSON_HEADERS
 )
 set(ZBPP_CHECKPOINT_HEADERS
   checkpoint/checkpoint.hpp
-  checkpoint/detail/blocks.hpp
   checkpoint/detail/files.hpp
-  checkpoint/detail/manifest.hpp
-  checkpoint/detail/stored_model.hpp
-  checkpoint/impl/blocks.ipp
+  checkpoint/detail/together.hpp
   checkpoint/impl/files.ipp
-  checkpoint/impl/manifest.ipp
   checkpoint/impl/metadata.ipp
   checkpoint/impl/run_folder.ipp
   checkpoint/impl/safetensors.ipp
@@ -350,6 +346,7 @@ set(ZBPP_CHECKPOINT_HEADERS
   checkpoint/metadata.hpp
   checkpoint/run_folder.hpp
   checkpoint/safetensors.hpp
+  checkpoint/stored_model.hpp
 )
 set(ZBPP_ASIO_HEADERS
   asio/async_step.hpp

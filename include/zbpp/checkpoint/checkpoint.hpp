@@ -6,3 +6,4 @@
 #include <zbpp/checkpoint/metadata.hpp>
 #include <zbpp/checkpoint/run_folder.hpp>
 #include <zbpp/checkpoint/safetensors.hpp>
+#include <zbpp/checkpoint/stored_model.hpp>

@@ -6,15 +6,13 @@
 #pragma once
 
 #include <zbpp/checkpoint/detail/files.hpp>
-#include <zbpp/checkpoint/detail/manifest.hpp>
-#include <zbpp/checkpoint/detail/stored_model.hpp>
 #include <zbpp/checkpoint/metadata.hpp>
 #include <zbpp/checkpoint/safetensors.hpp>
+#include <zbpp/checkpoint/stored_model.hpp>
 #include <zbpp/runtime/training.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -145,8 +143,7 @@ class run_folder {
 
   [[nodiscard]] detail::manifest read_manifest(std::int64_t step) const;
   [[nodiscard]] stored_file open(detail::manifest const& of, int rank) const;
-  [[nodiscard]] detail::stored_model open_all(
-      detail::manifest const& of, std::deque<stored_file>& files) const;
+  [[nodiscard]] stored_model open_all(detail::manifest const& of) const;
   void read(detail::manifest const& of, std::span<array const> to) const;
   [[noreturn]] void refuse(std::int64_t step, std::string const& reason) const;
 

@@ -79,6 +79,10 @@ template <class Number>
   }
 }
 
+/// Refuses names that a file cannot have, but for texts that are not UTF-8.
+/// @throws error (bad_argument) that names one that is there twice or reserved
+void check_names(std::vector<std::string> names);
+
 }  // namespace detail
 
 /// @return the name of a type in the format, such as `BF16`

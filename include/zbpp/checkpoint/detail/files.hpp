@@ -9,8 +9,13 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <system_error>
 
 namespace zbpp::checkpoint::detail {
+
+/// @throws error (io_failed) with the path, what was done with it, and the reason
+[[noreturn]] void fail(
+    std::filesystem::path const& path, char const* doing, std::error_code const& reason);
 
 /// Owns an open file or folder of the system.
 class descriptor {

@@ -25,10 +25,9 @@
 
 namespace zbpp::checkpoint::detail {
 
-/// Throws what the last system call reported.
-[[noreturn]] ZBPP_INLINE void fail_to_write(std::filesystem::path const& path) {
-  throw error(errc::io_failed) + path.string() +
-      ": cannot be written: " + std::generic_category().message(errno);
+ZBPP_INLINE void fail(
+    std::filesystem::path const& path, char const* doing, std::error_code const& reason) {
+  throw error(errc::io_failed) + path.string() + ": " + doing + ": " + reason.message();
 }
 
 ZBPP_INLINE descriptor::~descriptor() {
@@ -80,9 +79,12 @@ ZBPP_INLINE folder_lock::folder_lock(std::filesystem::path const& folder)
     throw error(errc::bad_argument) + path.string() + ": is " + kind +
         ", and a lock belongs there; move it away";
   };
+  auto const fail_to_write = [&] {
+    fail(path, "cannot be written", {errno, std::generic_category()});
+  };
   struct stat about {};
   if (file_.number() < 0 && errno == ELOOP) refuse("a link");
-  if (file_.number() < 0 || ::fstat(file_.number(), &about) != 0) fail_to_write(path);
+  if (file_.number() < 0 || ::fstat(file_.number(), &about) != 0) fail_to_write();
   if (!S_ISREG(about.st_mode)) refuse("not a regular file");
   if (::flock(file_.number(), LOCK_EX | LOCK_NB) == 0) {
     write_holder();
@@ -92,7 +94,7 @@ ZBPP_INLINE folder_lock::folder_lock(std::filesystem::path const& folder)
     throw error(errc::bad_argument) + folder.string() + ": is in use by another run" + holder() +
         "; wait until that has ended, or choose another folder";
   // Some network file systems have no locks: there a second run goes unnoticed.
-  if (errno != ENOTSUP && errno != ENOSYS && errno != ENOLCK) fail_to_write(path);
+  if (errno != ENOTSUP && errno != ENOSYS && errno != ENOLCK) fail_to_write();
 }
 
 // For people; a run is as well locked without.

@@ -4,10 +4,9 @@
 // is taken for it.
 #pragma once
 
-#include <zbpp/checkpoint/detail/blocks.hpp>
 #include <zbpp/checkpoint/detail/files.hpp>
-#include <zbpp/checkpoint/detail/manifest.hpp>
-#include <zbpp/checkpoint/detail/stored_model.hpp>
+#include <zbpp/checkpoint/detail/together.hpp>
+#include <zbpp/checkpoint/impl/stored_model.ipp>
 #include <zbpp/checkpoint/run_folder.hpp>
 #include <zbpp/config.hpp>
 #include <zbpp/error.hpp>
@@ -77,11 +76,6 @@ ZBPP_INLINE void check_part(array const& of) {
       " along axis " + of.part.axis +
       ", which does not lie in the whole array; give array_part the axis, and the place and "
       "size along it";
-}
-
-[[noreturn]] ZBPP_INLINE void fail(
-    std::filesystem::path const& path, char const* doing, std::error_code const& reason) {
-  throw error(errc::io_failed) + path.string() + ": " + doing + ": " + reason.message();
 }
 
 /// Makes a folder where there is none, and those above it, and puts them on the disk.
@@ -197,32 +191,9 @@ ZBPP_INLINE bool run_folder::save(
   return true;
 }
 
-// What fails in one process fails in all, with one text: none waits for what will not come.
 ZBPP_INLINE std::vector<std::string> run_folder::together(
     std::function<void(std::string& answer)> const& work) {
-  constexpr char done = -1;  // no code of an error
-  std::string own(1, done);
-  std::exception_ptr thrown;
-  try {
-    work(own);
-  } catch (error const& known) {
-    own = static_cast<char>(known.code());
-    thrown = std::current_exception();
-  } catch (...) {
-    own = static_cast<char>(errc::peer_failed);
-    thrown = std::current_exception();
-  }
-  if (thrown) own += zbpp::detail::text_of(thrown);
-  auto const parts = processes_->all_gather(std::as_bytes(std::span(own)));
-  if (thrown) std::rethrow_exception(thrown);
-  std::vector<std::string> all;
-  for (auto const& part : parts) {
-    zbpp::detail::require(!part.empty(), "processes of a run call its run_folder alike");
-    auto& text = all.emplace_back(reinterpret_cast<char const*>(part.data()), part.size());
-    if (text[0] != done) throw error(static_cast<errc>(text[0]), text.substr(1));
-    text.erase(0, 1);
-  }
-  return all;
+  return detail::together([&](auto own) { return processes_->all_gather(own); }, work);
 }
 
 // The others wait for what the first does for all.
@@ -397,8 +368,8 @@ ZBPP_INLINE void run_folder::finish(
     zbpp::detail::require(
         text.size() <= detail::manifest::largest_size,
         "the manifest of a checkpoint has more than 1 MiB; give the run_folder shorter settings");
-    std::deque<stored_file> opened;
-    open_all(made, opened).require_whole_arrays();
+    auto const model = open_all(made);
+    for (auto const& [name, each] : model.arrays()) model.require(each);
   } catch (...) {
     remove(state.steps);
     throw;
@@ -448,41 +419,28 @@ ZBPP_INLINE detail::manifest run_folder::read_manifest(std::int64_t step) const 
 // What a file says of itself is believed once its checksum is that of the manifest.
 ZBPP_INLINE stored_file run_folder::open(detail::manifest const& of, int rank) const {
   auto const place = static_cast<std::size_t>(rank);
-  auto const& record = of.files[place];
-  auto const path = folder_ / name(of.state.steps) / detail::rank_file_name(place);
-  std::string reason;
-  if (auto const size = detail::regular_file(path).size(); size != record.size)
-    reason =
-        zbpp::detail::joined("has ", size, " bytes and should have ", record.size, ": it is torn");
-  try {
-    stored_file file(path);
-    if (file.record() == record) return file;
-    for (auto const& each : detail::file_identity(run_, of.state.steps, of.files.size(), place)) {
-      auto const found = file.header().metadata.find(each.name);
-      if (found != file.header().metadata.end() && found->second != each.value)
-        reason = "is damaged, or of another checkpoint or rank: its " + each.name + " is " +
-                 found->second + ", here belongs " + each.value;
-    }
-  } catch (error const& wrong) {
-    if (reason.empty()) reason = zbpp::detail::joined("is damaged: ", wrong.what());
+  stored_file file(folder_ / name(of.state.steps) / detail::rank_file_name(place));
+  if (file.record() == of.files[place]) return file;
+  std::string reason = "its header has another checksum than in the manifest";
+  for (auto const& each : detail::file_identity(run_, of.state.steps, of.files.size(), place)) {
+    auto const found = file.header().metadata.find(each.name);
+    if (found != file.header().metadata.end() && found->second != each.value)
+      reason = "its " + each.name + " is " + found->second + ", here belongs " + each.value;
   }
-  if (reason.empty()) reason = "is damaged: its header has another checksum than in the manifest";
-  throw error(errc::bad_format) + path.string() + ": " + reason;
+  detail::refuse_file(file, "is damaged, or of another checkpoint or rank: " + reason);
 }
 
 // Loading and saving judge the files of all ranks by this alone.
-ZBPP_INLINE detail::stored_model run_folder::open_all(
-    detail::manifest const& of, std::deque<stored_file>& files) const {
-  detail::stored_model model(folder_ / name(of.state.steps));
+ZBPP_INLINE stored_model run_folder::open_all(detail::manifest const& of) const {
+  std::deque<stored_file> files;
   for (int rank = 0; rank < static_cast<int>(of.files.size()); ++rank)
-    model.add(files.emplace_back(open(of, rank)));
-  return model;
+    files.push_back(open(of, rank));
+  return {folder_ / name(of.state.steps), std::move(files)};
 }
 
 ZBPP_INLINE void run_folder::read(detail::manifest const& of, std::span<array const> to) const {
   try {
-    std::deque<stored_file> files;
-    auto const model = open_all(of, files);
+    auto const model = open_all(of);
     std::vector<std::vector<std::byte>> all;  // before anything is changed
     for (auto const& each : to) all.push_back(model.read(each));
     for (std::size_t i = 0; i < to.size(); ++i) std::ranges::copy(all[i], to[i].bytes.begin());

@@ -205,15 +205,23 @@ class header_reader {
   return text;
 }
 
+ZBPP_INLINE void check_names(std::vector<std::string> names) {
+  std::ranges::sort(names);
+  zbpp::detail::require(
+      !std::ranges::binary_search(names, "__metadata__"),
+      "an entry of a checkpoint is '__metadata__', which the format has for itself; give it another "
+      "name");
+  if (auto const twice = std::ranges::adjacent_find(names); twice != names.end())
+    throw error(errc::bad_argument) + "two entries of a checkpoint are '" + *twice +
+        "'; give each the name that it has in the whole model";
+}
+
 /// Refuses what a file cannot have.
 ZBPP_INLINE void check_arrays(std::span<array const* const> arrays) {
   auto const refuse = [](std::string const& wrong) { throw error(errc::bad_argument, wrong); };
-  std::vector<std::string_view> names;
+  std::vector<std::string> names;
   for (auto const* each : arrays) {
     auto const name = "'" + each->name + "'";
-    if (each->name == "__metadata__")
-      refuse("an entry of a checkpoint is '__metadata__', which the format has for itself; give it "
-             "another name");
     if (each->shape.size() > most_axes) refuse(name + " has more than 64 axes; join some");
     if (size_of(each->type, each->shape) != each->bytes.size())
       refuse(
@@ -223,11 +231,7 @@ ZBPP_INLINE void check_arrays(std::span<array const* const> arrays) {
       refuse(name + " has a byte of a bool that is neither 0 nor 1; save it as another type");
     names.push_back(each->name);
   }
-  std::ranges::sort(names);
-  if (auto const twice = std::ranges::adjacent_find(names); twice != names.end())
-    refuse(
-        zbpp::detail::joined("two entries of a checkpoint are '") + *twice +
-        "'; give each its own name");
+  check_names(std::move(names));
 }
 
 }  // namespace detail

@@ -3,9 +3,7 @@
 // All definitions of component checkpoint, for the one source file that compiles them.
 #pragma once
 
-#include <zbpp/checkpoint/impl/blocks.ipp>
 #include <zbpp/checkpoint/impl/files.ipp>
-#include <zbpp/checkpoint/impl/manifest.ipp>
 #include <zbpp/checkpoint/impl/metadata.ipp>
 #include <zbpp/checkpoint/impl/run_folder.ipp>
 #include <zbpp/checkpoint/impl/safetensors.ipp>
