@@ -313,7 +313,7 @@ TEST_CASE("a checkpoint that lacks what a model has is refused", "[checkpoint]")
   checkpointed_model other(entries, 3);
   auto fewer = other.all();
   fewer.pop_back();
-  check(fewer, "step-000008: has no 'block.4.weight' in its files");
+  check(fewer, "step-000008: has no 'block.4.weight', here belongs F32 of 7");
   auto changed = other.all();
   std::vector<float> longer(8);
   changed.back() = zbpp::checkpoint::array_of("block.4.weight", std::span(longer));
@@ -629,7 +629,7 @@ TEST_CASE(
   fs::copy(deep, other, fs::copy_options::recursive);
   check(
       errc::bad_format,
-      (other / "step-000004").string() + ": has no 'x' in its files",
+      (other / "step-000004").string() + ": has no 'x', here belongs F32 of 1",
       [&](thread_rendezvous& end) {
         float number = 0;
         std::vector<array> wanted;

@@ -4,8 +4,8 @@
 // and whichever replica keeps a moment, any other grid loads the same bits; parts that are missing,
 // or do not fit each other, are refused by name, when they are saved as when they are loaded.
 #include <zbpp/checkpoint/metadata.hpp>
-#include <zbpp/checkpoint/stored_model.hpp>
 #include <zbpp/checkpoint/run_folder.hpp>
+#include <zbpp/checkpoint/stored_model.hpp>
 #include <zbpp/io/checksum.hpp>
 #include <zbpp/io/file.hpp>
 #include <zbpp/optim/adamw.hpp>

@@ -62,7 +62,8 @@ class stored_model {
   [[nodiscard]] saved_training const& training() const noexcept { return training_; }
 
   /// @param wanted  lies in its whole array
-  /// @throws error (bad_format) unless all of an array, or of a part, is there in its type and shape
+  /// @throws error (bad_format) unless all of an array, or of a part, is there in its type and
+  /// shape
   void require(array const& wanted) const;
   /// @return the bytes of an array, or of a part
   /// @throws error as `require` does; (bad_format) when it is damaged; (io_failed)

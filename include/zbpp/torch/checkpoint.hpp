@@ -4,6 +4,7 @@
 // model, so that another split can load what one split saved.
 #pragma once
 
+#include <zbpp/checkpoint/stored_model.hpp>
 #include <zbpp/runtime/group.hpp>
 #include <zbpp/runtime/training.hpp>
 #include <zbpp/torch/named_tensor.hpp>
@@ -25,9 +26,6 @@ namespace zbpp::torch {
 
 namespace detail {
 
-/// Says what the files of a checkpoint have.
-class stored_entries;
-
 /// What a part loads: tensors to copy entries to, and what is done when all of them are there.
 struct loading {
   std::vector<named_tensor> entries;
@@ -39,14 +37,13 @@ struct loading {
 struct saved_state {
   /// Adds undefined tensors for what other replicas keep.
   std::function<void(std::vector<named_tensor>& to)> save;
-  std::function<void(stored_entries& from, loading& to)> load;
+  std::function<void(checkpoint::stored_model const& from, loading& to)> load;
 };
 
 /// Adds to the name of a parameter that of a field.
 [[nodiscard]] std::string state_name(std::string const& parameter, char const* field);
-[[nodiscard]] bool has_state(stored_entries& from, std::string const& parameter);
-[[nodiscard]] bool has_entry(stored_entries const& from, std::string const& name);
-[[nodiscard]] bool is_undefined(stored_entries const& from, std::string const& name);
+[[nodiscard]] bool has_state(checkpoint::stored_model const& from, std::string const& parameter);
+[[nodiscard]] bool is_undefined(checkpoint::stored_model const& from, std::string const& name);
 /// Stands for a field that is undefined.
 [[nodiscard]] at::Tensor undefined_field();
 
@@ -188,7 +185,7 @@ detail::saved_state detail::state_of(
         });
       }
     };
-    made.load = [&optimizer, entries](stored_entries& from, loading& to) {
+    made.load = [&optimizer, entries](checkpoint::stored_model const& from, loading& to) {
       for (auto const& each : entries) {  // clang 14 captures no structured binding
         auto const& name = each.name;
         auto const& parameter = each.value;
@@ -196,7 +193,7 @@ detail::saved_state detail::state_of(
         auto const place = state_key<key>(parameter);
         auto const key_name = state_name(name, "has_state");
         // Older files say nothing of what was frozen.
-        bool const is_told = parameter.requires_grad() || has_entry(from, key_name);
+        bool const is_told = parameter.requires_grad() || from.arrays().contains(key_name);
         if (is_told) to.entries.push_back({key_name, at::zeros({}, at::kBool)});
         if (!is_told || !has_state(from, name)) {
           to.afterwards.push_back([&optimizer, place] { optimizer.state().erase(place); });

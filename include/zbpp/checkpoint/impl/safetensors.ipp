@@ -209,7 +209,8 @@ ZBPP_INLINE void check_names(std::vector<std::string> names) {
   std::ranges::sort(names);
   zbpp::detail::require(
       !std::ranges::binary_search(names, "__metadata__"),
-      "an entry of a checkpoint is '__metadata__', which the format has for itself; give it another "
+      "an entry of a checkpoint is '__metadata__', which the format has for itself; give it "
+      "another "
       "name");
   if (auto const twice = std::ranges::adjacent_find(names); twice != names.end())
     throw error(errc::bad_argument) + "two entries of a checkpoint are '" + *twice +

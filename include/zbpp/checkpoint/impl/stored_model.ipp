@@ -196,7 +196,8 @@ ZBPP_INLINE void stored_model::add(stored_file const& file) {
     if (auto const text = metadata.find(detail::part_key(name)); text != metadata.end()) {
       auto const found = detail::to_part(text->second);
       if (!found || !detail::fits(stored.shape, *found))
-        detail::refuse_file(file, "has '" + name + "' as part '" + text->second + "', which is none");
+        detail::refuse_file(
+            file, "has '" + name + "' as part '" + text->second + "', which is none");
       part = *found;
     }
     auto& all = pieces_[name];
@@ -226,7 +227,8 @@ ZBPP_INLINE void stored_model::require(array const& wanted) const {
   auto const found = arrays_.find(wanted.name);
   if (found == arrays_.end())
     throw error(errc::bad_format) + path_.string() + ": has no '" + wanted.name +
-        "' in its files, here belongs " + right;
+        "', here belongs " + right +
+        "; save what all ranks have, under the names of the whole model";
   auto const& pieces = pieces_.find(wanted.name)->second;
   auto const& [name, type, shape, bytes, part] = found->second;
   if (type != wanted.type || shape != to.whole)
