@@ -98,11 +98,11 @@ array view_of(own_array& of) {
 }
 
 template <class Random>
-whole_array random_array(Random& random, std::string name) {
+whole_array random_array(Random& random, std::string name, std::int64_t least = 1) {
   whole_array made{.name = std::move(name), .type = {}, .shape = {}, .bytes = {}};
   made.type = static_cast<number_type>(random.integer(8, 11));  // integers
   for (auto axes = random.integer(1, 4); axes > 0; --axes)
-    made.shape.push_back(random.integer(1, 6));
+    made.shape.push_back(random.integer(least, 6));
   made.bytes.resize(
       static_cast<std::size_t>(count_of(made.shape)) * zbpp::checkpoint::size_of(made.type));
   for (auto& byte : made.bytes) byte = static_cast<std::byte>(random.integer(0, 255));
@@ -114,7 +114,8 @@ template <class Random>
 void divide(Random& random, whole_array const& from, std::vector<std::vector<own_array>>& by_rank) {
   auto const ranks = static_cast<std::int64_t>(by_rank.size());
   auto const some_rank = [&] { return static_cast<std::size_t>(random.integer(0, ranks - 1)); };
-  if (random.integer(0, 2) == 0) return by_rank[some_rank()].push_back(all_of(from));
+  if (from.bytes.empty() || random.integer(0, 2) == 0)
+    return by_rank[some_rank()].push_back(all_of(from));
   auto const axis =
       static_cast<int>(random.integer(0, static_cast<std::int64_t>(from.shape.size()) - 1));
   auto const length = from.shape[static_cast<std::size_t>(axis)];
@@ -262,7 +263,7 @@ TEST_CASE("parts of arrays are saved and loaded as any ranks divide them", "[che
     scratch_folder const folder;
     std::vector<whole_array> model;
     for (auto count = random.integer(1, 6); count > 0; --count)
-      model.push_back(random_array(random, "layer/" + std::to_string(count)));
+      model.push_back(random_array(random, "layer/" + std::to_string(count), 0));
     std::vector<std::vector<own_array>> saved(static_cast<std::size_t>(random.integer(1, 5)));
     for (auto const& each : model) divide(random, each, saved);
     save(folder.path(), 1, saved);
@@ -314,14 +315,6 @@ TEST_CASE("parts that are missing or do not fit are refused", "[checkpoint]") {
       refused({{cut(whole, 0, 0, 3)}, {longer}}),
       Catch::EndsWith("rank-1.safetensors: has a part of 'w' as U8 of 7 x 4, and "
                       "rank-0.safetensors one as U8 of 6 x 4"));
-  longer = all_of(whole);
-  longer.described.shape = {12, 2};
-  forge(folder.path(), 5, {{longer}, {}});
-  CHECK_THAT(
-      refusal_to_load(folder.path(), 5, {whole}),
-      Catch::EndsWith("rank-0.safetensors: has 'w' as U8 of 12 x 2, here belongs U8 of 6 x 4"));
-  std::filesystem::remove_all(folder / "step-000005");
-
   for (array_part const wrong :
        {array_part{2, 0, 6}, {-1, 0, 6}, {0, 4, 6}, {0, -1, 6}, {1, 0, 3}, {0, 1, 0}, {1, 0, 0}}) {
     auto part = cut(whole, 0, 3, 3);
@@ -459,21 +452,15 @@ TEST_CASE("what a file or manifest would not give back is refused on all ranks",
     std::filesystem::remove_all(folder / "step-000003");  // has no manifest
     CHECK((files_below(folder.path()) == before));
   };
+  // test_checkpoint_file.cpp has all that a file refuses.
   own_array more{{std::byte{2}}, {"c", number_type::boolean, {1}, {}}};
   check(more, "rank 1: 'c' has a byte of a bool that is neither 0 nor 1; save it as another type");
   more.described.type = number_type::u8;
-  more.described.shape.assign(65, 1);
-  check(more, "rank 1: 'c' has more than 64 axes; join some");
-  more.described.shape = {2};
-  check(more, "rank 1: 'c' has 1 bytes, which are not U8 of 2");
   more.described.name = "b";
-  more.described.shape = {1};
   check(
       more,
       "rank 1: two entries of a checkpoint are 'b'; give each the name that it has in the whole "
       "model");
-  more.described.name = "\xFF";
-  check(more, "rank 1: a name in a checkpoint is not valid UTF-8; give it another one");
 
   run_folder long_one(
       folder.path(),

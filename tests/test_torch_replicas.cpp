@@ -343,11 +343,10 @@ TEST_CASE("no replica waits for one that does not save", "[torch][replicas][chec
     CHECK_THAT(
         text([](auto) {}),
         Catch::Contains("waits for rank 1 (pipeline 0, replica 1), whose pipeline has ended"));
-    CHECK(
-        text([](auto of) {
-          std::vector<std::vector<std::byte>> all;
-          of.pipe.grid().data().exchange({}, all);
-        }).starts_with("others make another call where this one saves or loads a checkpoint"));
+    CHECK(text([](auto of) {
+            std::vector<std::vector<std::byte>> all;
+            of.pipe.grid().data().exchange({}, all);
+          }).starts_with("others make another call where this one saves or loads a checkpoint"));
     auto const stepped = text([](auto of) { of.pipe.step(); });
     CAPTURE(stepped);
     CHECK(stepped.find("call") != std::string::npos);

@@ -94,10 +94,9 @@ zbpp::checkpoint::run_folder join(
 
 void look(std::filesystem::path const& path) {
   // [file
-  zbpp::checkpoint::stored_file const file(path);
-  for (auto const& [name, stored] : file.header().arrays) {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(stored.end - stored.begin));
-    file.read(stored, bytes);
+  zbpp::checkpoint::stored_model const file(path);
+  for (auto const& [name, array] : file.arrays()) {
+    std::vector<std::byte> const bytes = file.read(array);  // of array.type and array.shape
   }
   // file]
 }

@@ -68,11 +68,15 @@ struct manifest {
 [[nodiscard]] std::string to_text(manifest const& of, std::vector<setting> const& settings);
 
 /// Reads a manifest.
-/// @param settings  of the run that wants to go on
-/// @throws error (bad_format) with what is wrong, without its path: it is damaged or of another
-///         version, or of another run, whose settings that differ are then in `differences`
+/// @param settings     of the run that wants to go on
+/// @param differences  says what differs where it is of another run
+/// @throws error (bad_format) whose message begins with `name`: it is damaged, of another version
+///         or of a program with other settings
 [[nodiscard]] manifest read_manifest(
-    std::string_view text, std::vector<setting> const& settings, std::string& differences);
+    std::string_view text,
+    std::string const& name,
+    std::vector<setting> const& settings,
+    std::string& differences);
 
 }  // namespace detail
 

@@ -132,8 +132,7 @@ class run_folder {
 
   void refuse_strangers() const;
   void refuse_since(std::int64_t step) const;
-  void for_each_step(
-      std::function<void(std::int64_t, std::filesystem::path const&)> const& work) const;
+  [[nodiscard]] std::vector<std::int64_t> steps() const;
   [[nodiscard]] std::vector<std::int64_t> list(bool finished) const;
   void remove(std::int64_t step) const;
   void make_room(std::int64_t step) const;
@@ -141,11 +140,9 @@ class run_folder {
       training_state const& state, int rank, std::span<array const> arrays);
   void finish(training_state const& state, std::vector<file_record> files) const;
 
-  [[nodiscard]] detail::manifest read_manifest(std::int64_t step) const;
-  [[nodiscard]] stored_file open(detail::manifest const& of, int rank) const;
+  [[nodiscard]] detail::manifest read_manifest(
+      std::filesystem::path const& of, std::int64_t step, std::string& differences) const;
   [[nodiscard]] stored_model open_all(detail::manifest const& of) const;
-  void read(detail::manifest const& of, std::span<array const> to) const;
-  [[noreturn]] void refuse(std::int64_t step, std::string const& reason) const;
 
   std::filesystem::path folder_;
   run_description run_;

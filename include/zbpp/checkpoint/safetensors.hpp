@@ -153,12 +153,6 @@ struct stored_header {
   std::map<std::string, std::string> metadata;
 };
 
-/// Reads the JSON of a header.
-/// @param data  bytes that follow it, which the arrays have to cover without gaps
-/// @throws error (bad_format) whose message begins with `name`
-[[nodiscard]] stored_header read_header(
-    std::string_view text, std::uint64_t data, std::string const& name);
-
 /// Tells a file from others with the same name.
 struct file_record {
   std::uint64_t size = 0;      ///< bytes

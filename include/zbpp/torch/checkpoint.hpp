@@ -26,24 +26,33 @@ namespace zbpp::torch {
 
 namespace detail {
 
-/// What a part loads: tensors to copy entries to, and what is done when all of them are there.
+/// Reads entries of a checkpoint, and keeps what is changed once all of them are read.
 struct loading {
-  std::vector<named_tensor> entries;
-  std::vector<named_tensor> of_others;  // are there, and other replicas load them
-  std::vector<std::function<void()>> afterwards;
+  checkpoint::stored_model from;
+  std::set<std::string> known = {};  // what was asked for
+  std::vector<std::function<void()>> changes = {};
+
+  [[nodiscard]] bool has(std::string const& name) const { return from.arrays().contains(name); }
+  /// @return whether an entry stands for a field that is undefined
+  [[nodiscard]] bool is_undefined(std::string const& name) const;
+  /// @throws error (bad_format) unless an entry has the type and sizes of `like`; (bad_argument)
+  ///         when it was asked for before
+  void require(std::string const& name, at::Tensor const& like);
+  /// Reads an entry, as `require` does.
+  [[nodiscard]] at::Tensor read(std::string const& name, at::Tensor const& like);
+  /// Reads an entry, or gives an undefined tensor where it stands for one.
+  [[nodiscard]] at::Tensor read_field(std::string const& name, at::Tensor const& like);
 };
 
 /// What an optimizer keeps for the parameters of a part.
 struct saved_state {
   /// Adds undefined tensors for what other replicas keep.
   std::function<void(std::vector<named_tensor>& to)> save;
-  std::function<void(checkpoint::stored_model const& from, loading& to)> load;
+  std::function<void(loading& to)> load;
 };
 
 /// Adds to the name of a parameter that of a field.
 [[nodiscard]] std::string state_name(std::string const& parameter, char const* field);
-[[nodiscard]] bool has_state(checkpoint::stored_model const& from, std::string const& parameter);
-[[nodiscard]] bool is_undefined(checkpoint::stored_model const& from, std::string const& name);
 /// Stands for a field that is undefined.
 [[nodiscard]] at::Tensor undefined_field();
 
@@ -185,36 +194,28 @@ detail::saved_state detail::state_of(
         });
       }
     };
-    made.load = [&optimizer, entries](checkpoint::stored_model const& from, loading& to) {
-      for (auto const& each : entries) {  // clang 14 captures no structured binding
-        auto const& name = each.name;
-        auto const& parameter = each.value;
-        if (!parameter.defined()) continue;
-        auto const place = state_key<key>(parameter);
-        auto const key_name = state_name(name, "has_state");
+    made.load = [&optimizer, entries](loading& to) {
+      for (auto const& each : entries) {
+        if (!each.value.defined()) continue;
+        auto const place = state_key<key>(each.value);
+        auto const has_state = state_name(each.name, "has_state");
         // Older files say nothing of what was frozen.
-        bool const is_told = parameter.requires_grad() || from.arrays().contains(key_name);
-        if (is_told) to.entries.push_back({key_name, at::zeros({}, at::kBool)});
-        if (!is_told || !has_state(from, name)) {
-          to.afterwards.push_back([&optimizer, place] { optimizer.state().erase(place); });
+        bool const is_told = each.value.requires_grad() || to.has(has_state);
+        if (!is_told || !to.read(has_state, at::zeros({}, at::kBool)).template item<bool>()) {
+          to.changes.push_back([&optimizer, place] { optimizer.state().erase(place); });
           continue;
         }
-        auto const made_anew = std::make_shared<std::unique_ptr<state>>(std::make_unique<state>());
-        fields::visit(**made_anew, [&](char const* field, auto& value) {
-          auto const entry = state_name(name, field);
-          if constexpr (is_number<decltype(value)>) {
-            auto const read = at::zeros({}, at::kLong);
-            to.entries.push_back({entry, read});
-            to.afterwards.push_back([&value, read] { value = read.template item<std::int64_t>(); });
-          } else if (is_undefined(from, entry)) {
-            to.entries.push_back({entry, undefined_field()});
-          } else {
-            value = at::empty_like(parameter.detach());
-            to.entries.push_back({entry, value});
-          }
+        state read;
+        fields::visit(read, [&](char const* field, auto& value) {
+          auto const name = state_name(each.name, field);
+          if constexpr (is_number<decltype(value)>)
+            value = to.read(name, at::zeros({}, at::kLong)).template item<std::int64_t>();
+          else
+            value = to.read_field(name, each.value);
         });
-        to.afterwards.push_back(
-            [&optimizer, place, made_anew] { optimizer.state()[place] = std::move(*made_anew); });
+        to.changes.push_back([&optimizer, place, read] {
+          optimizer.state()[place] = std::make_unique<state>(read);
+        });
       }
     };
     return made;

@@ -10,12 +10,17 @@
 #include <span>
 #include <string>
 #include <system_error>
+#include <vector>
 
 namespace zbpp::checkpoint::detail {
 
 /// @throws error (io_failed) with the path, what was done with it, and the reason
 [[noreturn]] void fail(
     std::filesystem::path const& path, char const* doing, std::error_code const& reason);
+
+/// @throws error (io_failed) with the path
+[[nodiscard]] std::vector<std::filesystem::directory_entry> entries_of(
+    std::filesystem::path const& folder);
 
 /// Owns an open file or folder of the system.
 class descriptor {

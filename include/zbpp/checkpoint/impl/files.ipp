@@ -22,12 +22,24 @@
 #include <system_error>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 namespace zbpp::checkpoint::detail {
 
 ZBPP_INLINE void fail(
     std::filesystem::path const& path, char const* doing, std::error_code const& reason) {
   throw error(errc::io_failed) + path.string() + ": " + doing + ": " + reason.message();
+}
+
+ZBPP_INLINE std::vector<std::filesystem::directory_entry> entries_of(
+    std::filesystem::path const& folder) {
+  std::error_code fault;
+  std::vector<std::filesystem::directory_entry> all;
+  for (std::filesystem::directory_iterator at(folder, fault), end; !fault && at != end;
+       at.increment(fault))
+    all.push_back(*at);
+  if (fault) fail(folder, "cannot be read", fault);
+  return all;
 }
 
 ZBPP_INLINE descriptor::~descriptor() {

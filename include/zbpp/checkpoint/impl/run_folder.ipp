@@ -21,13 +21,13 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
-#include <exception>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -164,11 +164,26 @@ ZBPP_INLINE training_state run_folder::load(std::span<array const> arrays) {
   }
   auto const all = list(true);
   if (all.empty()) return {};
-  auto newest = read_manifest(all.back());
-  read(newest, arrays);
-  last_ = newest.state.steps;
-  split_ = std::move(newest.split);
-  return newest.state;
+  auto const path = folder_ / name(all.back());
+  std::string differences;
+  try {
+    auto newest = read_manifest(path, all.back(), differences);
+    if (differences.empty()) {
+      auto const model = open_all(newest);
+      std::vector<std::vector<std::byte>> read;  // before anything is changed
+      for (auto const& each : arrays) read.push_back(model.read(each));
+      for (std::size_t i = 0; i < arrays.size(); ++i)
+        std::ranges::copy(read[i], arrays[i].bytes.begin());
+      last_ = newest.state.steps;
+      split_ = std::move(newest.split);
+      return newest.state;
+    }
+  } catch (error const& wrong) {
+    auto const then = all.size() == 1 ? "begin anew" : "resume from " + name(*(all.end() - 2));
+    throw error(errc::bad_format) + wrong.what() + "; remove " + path.string() + " to " + then;
+  }
+  throw error(errc::bad_format) + path.string() + ": is of another run: " + differences +
+      "; resume with the settings it began with, or choose another folder";
 }
 
 ZBPP_INLINE bool run_folder::save(
@@ -206,30 +221,31 @@ ZBPP_INLINE void run_folder::on_first(std::function<void()> const& work) {
 // Does some work for each rank, in the one process that has it.
 ZBPP_INLINE std::vector<file_record> run_folder::by_rank(
     std::function<file_record(int rank)> const& work) {
-  using words = std::array<std::uint64_t, 3>;
   auto const answers = together([&](std::string& own) {
     for (int const rank : processes_->own_ranks(run_.ranks)) try {
         auto const [size, checksum] = work(rank);
-        words const made{static_cast<std::uint64_t>(rank), size, checksum};
-        own.append(reinterpret_cast<char const*>(made.data()), sizeof made);
+        own += zbpp::detail::joined(rank, " ", size, " ", checksum, " ");
       } catch (error& wrong) {
         if (wrong.code() == errc::bad_argument) wrong.locate({.rank = rank});
         throw;
       }
   });
-  std::vector<file_record> all(static_cast<std::size_t>(run_.ranks));
-  std::vector<int> found;
-  for (auto const& text : answers)
-    for (std::size_t at = 0; at + sizeof(words) <= text.size(); at += sizeof(words)) {
-      words each{};
-      std::memcpy(each.data(), text.data() + at, sizeof each);
-      found.push_back(static_cast<int>(each[0]));
-      if (each[0] < all.size()) all[each[0]] = {each[1], each[2]};
-    }
-  std::ranges::sort(found);
-  if (found == processes_->process_group::own_ranks(run_.ranks)) return all;
+  std::multimap<int, file_record> found;
+  for (auto const& text : answers) {
+    std::istringstream numbers(text);
+    int rank = 0;
+    file_record each;
+    while (numbers >> rank >> each.size >> each.checksum) found.emplace(rank, each);
+  }
+  std::vector<file_record> all;
   std::string ranks;
-  for (int const rank : found) ranks.append(" ").append(std::to_string(rank));
+  bool is_right = std::ssize(found) == run_.ranks;
+  for (auto const& [rank, each] : found) {
+    is_right = is_right && rank == static_cast<int>(all.size());
+    ranks.append(" ").append(std::to_string(rank));
+    all.push_back(each);
+  }
+  if (is_right) return all;
   throw error(errc::no_agreement) + folder_.string() + ": is for " + run_.ranks +
       " ranks, and its processes have rank" + ranks + "; give each rank one process";
 }
@@ -273,47 +289,43 @@ ZBPP_INLINE std::vector<std::filesystem::path> run_folder::skipped() const {
 
 // Reading such might never end, and whoever put it there may want it.
 ZBPP_INLINE void run_folder::refuse_strangers() const {
-  for_each_step([](std::int64_t, std::filesystem::path const& path) {
+  for (auto const step : steps()) {
+    auto const path = folder_ / name(step);
     std::error_code fault;
     if (!std::filesystem::is_directory(path, fault)) detail::refuse_stranger(path, "a folder");
-    fault.clear();
-    std::filesystem::directory_iterator entry(path, fault);
-    for (; !fault && entry != std::filesystem::directory_iterator(); entry.increment(fault)) {
-      std::error_code none;
-      if (!entry->is_regular_file(none)) detail::refuse_stranger(entry->path(), "a regular file");
-    }
-    if (fault) detail::fail(path, "cannot be read", fault);
-  });
+    for (auto const& entry : detail::entries_of(path))
+      if (!entry.is_regular_file(fault)) detail::refuse_stranger(entry.path(), "a regular file");
+  }
 }
 
-// For all that is called like a checkpoint; what else lies there is somebody's, and left alone.
-ZBPP_INLINE void run_folder::for_each_step(
-    std::function<void(std::int64_t, std::filesystem::path const&)> const& work) const {
-  std::error_code fault;
-  std::filesystem::directory_iterator entry(folder_, fault);
-  for (; !fault && entry != std::filesystem::directory_iterator(); entry.increment(fault)) {
-    auto const file = entry->path().filename().string();
+// All that is called like a checkpoint; what else lies there is somebody's, and left alone.
+ZBPP_INLINE std::vector<std::int64_t> run_folder::steps() const {
+  std::vector<std::int64_t> all;
+  for (auto const& entry : detail::entries_of(folder_)) {
+    auto const file = entry.path().filename().string();
     std::int64_t step = -1;
     if (file.starts_with("step-"))
       std::from_chars(file.data() + 5, file.data() + file.size(), step);
-    if (step >= 0 && file == name(step)) work(step, entry->path());
+    if (step >= 0 && file == name(step)) all.push_back(step);
   }
-  if (fault) detail::fail(folder_, "cannot be read", fault);
+  std::ranges::sort(all);
+  return all;
 }
 
-// The steps of checkpoints that have a manifest, or of those that have none; ascending.
+// The steps of checkpoints that have a manifest, or of those that have none.
 ZBPP_INLINE std::vector<std::int64_t> run_folder::list(bool finished) const {
-  std::vector<std::int64_t> steps;
-  for_each_step([&](std::int64_t step, std::filesystem::path const& at) {
+  auto all = steps();
+  std::erase_if(all, [&](std::int64_t step) {
+    auto const path = folder_ / name(step);
     std::error_code fault;
-    if (!std::filesystem::is_directory(at, fault)) return;
+    if (!std::filesystem::is_directory(path, fault)) return true;
     // A link to nothing, too, has the name: it is refused by who reads it, and not removed.
-    auto const found = std::filesystem::symlink_status(at / detail::manifest::file_name, fault);
-    if (found.type() == std::filesystem::file_type::none) detail::fail(at, "cannot be read", fault);
-    if (std::filesystem::exists(found) == finished) steps.push_back(step);
+    auto const found = std::filesystem::symlink_status(path / detail::manifest::file_name, fault);
+    if (found.type() == std::filesystem::file_type::none)
+      detail::fail(path, "cannot be read", fault);
+    return std::filesystem::exists(found) != finished;
   });
-  std::ranges::sort(steps);
-  return steps;
+  return all;
 }
 
 // The manifest goes first: half of a checkpoint must not count.
@@ -384,69 +396,34 @@ ZBPP_INLINE void run_folder::finish(
   for (auto const step : old) remove(step);
 }
 
-// Says what to do about one that cannot be used.
-ZBPP_INLINE void run_folder::refuse(std::int64_t step, std::string const& reason) const {
-  auto const all = list(true);
-  auto const older = std::ranges::lower_bound(all, step);
-  auto const then = older == all.begin() ? "begin anew" : "resume from " + name(*(older - 1));
-  throw error(errc::bad_format) + reason + "; remove " + (folder_ / name(step)).string() + " to " +
-      then;
+ZBPP_INLINE detail::manifest run_folder::read_manifest(
+    std::filesystem::path const& of, std::int64_t step, std::string& differences) const {
+  detail::regular_file const file(of / detail::manifest::file_name);
+  auto const text = file.text(0, std::min(file.size(), detail::manifest::largest_size));
+  auto const path = file.path().string();
+  auto made = detail::read_manifest(text, path, run_.settings, differences);
+  if (made.state.steps != step)
+    throw error(errc::bad_format) + path + ": is the one of step " + made.state.steps;
+  return made;
 }
 
-ZBPP_INLINE detail::manifest run_folder::read_manifest(std::int64_t step) const {
-  auto const path = folder_ / name(step) / detail::manifest::file_name;
-  std::string differences;
-  detail::manifest made;
-  try {
-    detail::regular_file const file(path);
-    auto const text = file.text(0, std::min(file.size(), detail::manifest::largest_size));
-    try {
-      made = detail::read_manifest(text, run_.settings, differences);
-      if (made.state.steps != step)
-        throw error(errc::bad_format) + "is the one of step " + made.state.steps;
-    } catch (error const& wrong) {
-      throw error(errc::bad_format) + path.string() + ": " + wrong.what();
-    }
-  } catch (error const& wrong) {
-    refuse(step, wrong.what());
-  }
-  if (differences.empty()) return made;
-  throw error(errc::bad_format) + (folder_ / name(step)).string() +
-      ": is of another run: " + differences +
-      "; resume with the settings it began with, or choose another folder";
-}
-
-// What a file says of itself is believed once its checksum is that of the manifest.
-ZBPP_INLINE stored_file run_folder::open(detail::manifest const& of, int rank) const {
-  auto const place = static_cast<std::size_t>(rank);
-  stored_file file(folder_ / name(of.state.steps) / detail::rank_file_name(place));
-  if (file.record() == of.files[place]) return file;
-  std::string reason = "its header has another checksum than in the manifest";
-  for (auto const& each : detail::file_identity(run_, of.state.steps, of.files.size(), place)) {
-    auto const found = file.header().metadata.find(each.name);
-    if (found != file.header().metadata.end() && found->second != each.value)
-      reason = "its " + each.name + " is " + found->second + ", here belongs " + each.value;
-  }
-  detail::refuse_file(file, "is damaged, or of another checkpoint or rank: " + reason);
-}
-
-// Loading and saving judge the files of all ranks by this alone.
+// Loading and saving judge the files of all ranks by this alone. What a file says of itself is
+// believed once its checksum is that of the manifest.
 ZBPP_INLINE stored_model run_folder::open_all(detail::manifest const& of) const {
+  auto const path = folder_ / name(of.state.steps);
   std::deque<stored_file> files;
-  for (int rank = 0; rank < static_cast<int>(of.files.size()); ++rank)
-    files.push_back(open(of, rank));
-  return {folder_ / name(of.state.steps), std::move(files)};
-}
-
-ZBPP_INLINE void run_folder::read(detail::manifest const& of, std::span<array const> to) const {
-  try {
-    auto const model = open_all(of);
-    std::vector<std::vector<std::byte>> all;  // before anything is changed
-    for (auto const& each : to) all.push_back(model.read(each));
-    for (std::size_t i = 0; i < to.size(); ++i) std::ranges::copy(all[i], to[i].bytes.begin());
-  } catch (error const& wrong) {
-    refuse(of.state.steps, wrong.what());
+  for (std::size_t rank = 0; rank < of.files.size(); ++rank) {
+    auto const& file = files.emplace_back(path / detail::rank_file_name(rank));
+    if (file.record() == of.files[rank]) continue;
+    std::string reason = "its header has another checksum than in the manifest";
+    for (auto const& each : detail::file_identity(run_, of.state.steps, of.files.size(), rank)) {
+      auto const found = file.header().metadata.find(each.name);
+      if (found != file.header().metadata.end() && found->second != each.value)
+        reason = "its " + each.name + " is " + found->second + ", here belongs " + each.value;
+    }
+    detail::refuse_file(file, "is damaged, or of another checkpoint or rank: " + reason);
   }
+  return {path, std::move(files)};
 }
 
 }  // namespace zbpp::checkpoint

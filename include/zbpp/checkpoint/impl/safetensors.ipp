@@ -61,9 +61,10 @@ inline constexpr std::size_t most_axes = 64;                  // more than any a
 class header_reader {
  public:
   explicit header_reader(std::string const& name)
-      : begin_(name + ": is not a valid safetensors file: its header") {}
+      : name_(name), begin_(name + ": is not a valid safetensors file: its header") {}
 
-  [[nodiscard]] stored_header read(std::string_view text) const {
+  /// @param data  bytes that follow it, which the arrays have to cover without gaps
+  [[nodiscard]] stored_header read(std::string_view text, std::uint64_t data) const {
     // The parser skips white space and a byte order mark, which the format does not have there.
     if (!text.starts_with('{')) refuse("it is no object: it does not begin with '{'");
     stored_header made;
@@ -78,16 +79,32 @@ class header_reader {
       if (std::exchange(has_metadata, true)) refuse_second(key);
       read_metadata(entry, made.metadata);
     });
+    if (auto const covered = cover(made); covered != data)
+      throw error(errc::bad_format) + name_ + ": has " + data +
+          " bytes of data, and its header states " + covered +
+          ": it is cut off, or not whole; take another copy of it";
     return made;
-  }
-
-  [[noreturn]] void refuse(std::string const& reason) const {
-    throw error(errc::bad_format) + begin_ + ": " + reason + "; take another copy of it";
   }
 
  private:
   using value = json::detail::value;
   using kind = json::detail::value_kind;
+
+  [[noreturn]] void refuse(std::string const& reason) const {
+    throw error(errc::bad_format) + begin_ + ": " + reason + "; take another copy of it";
+  }
+
+  // Gives the bytes of all arrays, which lie one after another.
+  [[nodiscard]] std::uint64_t cover(stored_header const& of) const {
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> pieces;
+    for (auto const& [name, each] : of.arrays) pieces.emplace_back(each.begin, each.end);
+    std::ranges::sort(pieces);
+    std::uint64_t covered = 0;
+    for (auto const& [begin, end] : pieces)
+      if (std::exchange(covered, end) != begin)
+        refuse("the data of two entries overlaps, or a gap is left");
+    return covered;
+  }
 
   [[nodiscard]] json::detail::document parse(std::string_view text) const {
     try {
@@ -160,6 +177,7 @@ class header_reader {
     return made;
   }
 
+  std::string name_;
   std::string begin_;
 };
 
@@ -244,25 +262,6 @@ ZBPP_INLINE std::string describe(std::string_view type, std::span<std::int64_t c
   return text;
 }
 
-ZBPP_INLINE stored_header
-read_header(std::string_view text, std::uint64_t data, std::string const& name) {
-  detail::header_reader const reader(name);
-  auto made = reader.read(text);
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> pieces;
-  for (auto const& [key, each] : made.arrays) pieces.emplace_back(each.begin, each.end);
-  std::ranges::sort(pieces);
-  std::uint64_t covered = 0;
-  for (auto const& [begin, end] : pieces) {
-    if (begin != covered) reader.refuse("the data of two entries overlaps, or a gap is left");
-    covered = end;
-  }
-  if (covered != data)
-    throw error(errc::bad_format) + name + ": has " + data +
-        " bytes of data, and its header states " + covered +
-        ": it is cut off, or not whole; take another copy of it";
-  return made;
-}
-
 ZBPP_INLINE stored_file::stored_file(std::filesystem::path path) : file_(std::move(path)) {
   auto const name = file_.path().string();
   std::uint64_t length = 0;
@@ -274,7 +273,7 @@ ZBPP_INLINE stored_file::stored_file(std::filesystem::path path) : file_(std::mo
         "no safetensors file; take another copy of it";
   auto const text = file_.text(sizeof length, length);
   data_ = sizeof length + length;
-  header_ = read_header(text, file_.size() - data_, name);
+  header_ = detail::header_reader(name).read(text, file_.size() - data_);
   record_ = {file_.size(), detail::header_checksum(text)};
 }
 

@@ -127,15 +127,12 @@ ZBPP_INLINE void copy_common(
 }
 
 [[nodiscard]] ZBPP_INLINE std::deque<stored_file> open_files(std::filesystem::path const& path) {
-  namespace fs = std::filesystem;
-  std::error_code fault;
-  std::vector<fs::path> paths;
-  if (!fs::is_directory(path, fault)) {
-    paths.push_back(path);
-  } else {
-    for (fs::directory_iterator at(path, fault), end; !fault && at != end; at.increment(fault))
-      if (at->path().extension() == ".safetensors") paths.push_back(at->path());
-    if (fault) fail(path, "cannot be read", fault);
+  std::error_code none;
+  std::vector<std::filesystem::path> paths{path};
+  if (std::filesystem::is_directory(path, none)) {
+    paths.clear();
+    for (auto const& entry : entries_of(path))
+      if (entry.path().extension() == ".safetensors") paths.push_back(entry.path());
     if (paths.empty())
       throw error(errc::io_failed) + path.string() +
           ": has no file whose name ends in .safetensors";

@@ -82,18 +82,31 @@ inline std::string state_name(std::string const& parameter, char const* field) {
   return state_prefix + parameter + '/' + field;
 }
 
-inline bool has_state(checkpoint::stored_model const& from, std::string const& parameter) {
-  auto const name = state_name(parameter, "has_state");
-  return from.read({name, checkpoint::number_type::boolean, {}, {}}).front() != std::byte{0};
-}
-
 // A field of no parameter: such have no bytes of their own.
 inline at::Tensor undefined_field() { return at::empty({0}, at::kByte); }
 
-inline bool is_undefined(checkpoint::stored_model const& from, std::string const& name) {
+inline bool loading::is_undefined(std::string const& name) const {
   auto const found = from.arrays().find(name);
   return found != from.arrays().end() && found->second.type == checkpoint::number_type::u8 &&
          found->second.shape == std::vector<std::int64_t>{0};
+}
+
+inline void loading::require(std::string const& name, at::Tensor const& like) {
+  if (!known.insert(name).second) checkpoint::detail::check_names({name, name});
+  from.require(array_of({name, like}));
+}
+
+inline at::Tensor loading::read(std::string const& name, at::Tensor const& like) {
+  require(name, like);
+  auto bytes = from.read(array_of({name, like}));
+  auto const made = at::empty_like(like.detach());
+  return made.copy_(at::from_blob(bytes.data(), like.sizes(), like.scalar_type()));
+}
+
+inline at::Tensor loading::read_field(std::string const& name, at::Tensor const& like) {
+  if (!is_undefined(name)) return read(name, like);
+  require(name, undefined_field());
+  return {};
 }
 
 [[nodiscard]] inline bool is_of(optim::layer const& layer, at::Tensor const& tensor) {
@@ -151,34 +164,34 @@ saved_state state_of_moments(std::vector<named_tensor> const& entries, Optimizer
       }
     }
   };
-  made.load = [stepped, &optimizer](checkpoint::stored_model const& from, loading& to) {
+  made.load = [stepped, &optimizer](loading& to) {
     for (int layer = 0; layer < std::ssize(stepped); ++layer) {
       auto const& [name, parameter] = stepped[static_cast<std::size_t>(layer)];
-      auto& checked = optimizer.is_own(layer) ? to.entries : to.of_others;
+      bool const is_own = optimizer.is_own(layer);
       if (auto* const missed = missed_steps(optimizer, layer); missed != nullptr) {
-        auto const value = at::from_blob(missed, {}, at::kLong);
-        if (auto const entry = state_name(name, "missed_steps"); from.arrays().contains(entry))
-          checked.push_back({entry, value});
-        else  // as in older files, and where it has taken all steps
-          to.afterwards.push_back([value] { value.zero_(); });
+        auto const entry = state_name(name, "missed_steps");
+        std::int64_t count = 0;  // as in older files, and where it has taken all steps
+        if (to.has(entry)) count = to.read(entry, at::zeros({}, at::kLong)).item<std::int64_t>();
+        to.changes.push_back([missed, count] { *missed = count; });
       }
       auto const fields = moments_of(optimizer);
       auto const first = state_name(name, fields.front().name);
-      bool const has_none = is_undefined(from, first);
       // Older files say nothing of what was frozen.
-      bool const is_told = from.arrays().contains(first) || parameter.requires_grad();
+      bool const is_told = to.has(first) || parameter.requires_grad();
+      bool const has_some = is_told && !to.is_undefined(first);
+      auto const right = has_some ? parameter : undefined_field();
       tensors read;
       for (auto const& each : fields) {
-        if (!is_told) break;
-        read.push_back(has_none ? undefined_field() : at::empty(parameter.sizes(), at::kFloat));
-        checked.push_back({state_name(name, each.name), read.back()});
+        auto const entry = state_name(name, each.name);
+        if (is_told && is_own) read.push_back(to.read(entry, right));
+        if (is_told && !is_own) to.require(entry, right);
       }
-      if (!optimizer.is_own(layer)) continue;
-      to.afterwards.push_back([&optimizer, layer, read, has_some = is_told && !has_none] {
+      if (!is_own) continue;
+      to.changes.push_back([&optimizer, layer, read, has_some] {
         optimizer.keep_moments(layer, has_some);
         auto const moments = moments_at(optimizer, layer);
         for (std::size_t i = 0; has_some && i < read.size(); ++i)
-          std::copy_n(read[i].data_ptr<float>(), read[i].numel(), moments[i].values.begin());
+          at::from_blob(moments[i].values.data(), read[i].sizes(), at::kFloat).copy_(read[i]);
       });
     }
   };
@@ -214,29 +227,17 @@ inline void save_gradient(
 }
 
 /// Prepares that the gradient of a tensor becomes the one that was saved.
-inline void load_gradient(
-    named_tensor const& of, bool has_optimizer, checkpoint::stored_model const& from, loading& to) {
+inline void load_gradient(named_tensor const& of, bool has_optimizer, loading& to) {
   auto const name = state_name(of.name, "gradient");
   auto const& tensor = of.value;
-  bool const is_there = from.arrays().contains(name);
-  if (!has_optimizer && (!is_there || from.training().state.accumulated == 0)) return;
-  if (!is_there) {
-    if (gradient_of(tensor).defined())
-      to.afterwards.push_back([tensor] { tensor.mutable_grad().reset(); });
-    return;
-  }
-  bool const is_pending = !is_undefined(from, name);
-  auto const read = is_pending ? at::empty_like(tensor.detach()) : undefined_field();
-  to.entries.push_back({name, read});
-  to.afterwards.push_back([tensor, is_pending, read] {
-    tensor.mutable_grad() = is_pending ? read : at::zeros_like(tensor.detach());
+  bool const is_there = to.has(name);
+  if (!has_optimizer && (!is_there || to.from.training().state.accumulated == 0)) return;
+  if (!is_there && !gradient_of(tensor).defined()) return;
+  auto const read = is_there ? to.read_field(name, tensor) : at::Tensor();
+  bool const is_zero = is_there && !read.defined();
+  to.changes.push_back([tensor, read, is_zero] {
+    tensor.mutable_grad() = is_zero ? at::zeros_like(tensor.detach()) : read;
   });
-}
-
-[[nodiscard]] inline std::vector<std::string> names_of(std::vector<named_tensor> const& entries) {
-  std::vector<std::string> names;
-  for (auto const& each : entries) names.push_back(each.name);
-  return names;
 }
 
 /// Leaves what this replica saves: what no replica before it has. Undefined values, which another
@@ -303,9 +304,13 @@ inline void save_checkpoint(
       for (auto const& each : part.entries_)
         detail::save_gradient(each, has_optimizer, among.size() == 1, all);
     }
-    checkpoint::detail::check_names(detail::names_of(all));
+    std::vector<std::string> names;
     answer += path.string() + '\0';
-    for (auto const& each : all) answer += (each.value.defined() ? '+' : '-') + each.name + '\0';
+    for (auto const& [name, value] : all) {
+      names.push_back(name);
+      answer += (value.defined() ? '+' : '-') + name + '\0';
+    }
+    checkpoint::detail::check_names(std::move(names));
   });
   detail::divide_entries(among, answers, all);
   auto const is_of_file = [own = path.string() + '\0'](std::string const& answer) {
@@ -322,48 +327,31 @@ inline void save_checkpoint(
 inline training_state load_checkpoint(
     std::filesystem::path const& path, std::span<model_part const> parts, coverage extent) {
   c10::AutoGradMode const off(false);
-  checkpoint::stored_model const from(path);
-  detail::loading to;
+  detail::loading to{checkpoint::stored_model(path)};
   std::set<std::string> with_state;
   std::set<std::string> without_state;
   for (auto const& part : parts) {
     bool const has_optimizer = static_cast<bool>(part.state_.load);
-    for (auto const& each : part.entries_) {
-      if (!each.value.defined()) continue;
-      to.entries.push_back(each);
-      (has_optimizer ? with_state : without_state).insert(each.name);
+    for (auto const& [name, value] : part.entries_) {
+      if (!value.defined()) continue;
+      to.changes.push_back([value = value, read = to.read(name, value)] { value.copy_(read); });
+      (has_optimizer ? with_state : without_state).insert(name);
     }
-    if (has_optimizer) part.state_.load(from, to);
-    if (!from.training().has_gradients) continue;
+    if (has_optimizer) part.state_.load(to);
+    if (!to.from.training().has_gradients) continue;
     for (auto const& each : part.entries_)
-      if (each.value.defined()) detail::load_gradient(each, has_optimizer, from, to);
+      if (each.value.defined()) detail::load_gradient(each, has_optimizer, to);
   }
-  checkpoint::detail::check_names(detail::names_of(to.entries));
-  std::set<std::string> known;
-  for (auto const& each : to.of_others) {
-    from.require(detail::array_of(each));
-    known.insert(each.name);
-  }
-  std::vector<std::vector<std::byte>> read;  // all of it, before anything is changed
-  for (auto const& each : to.entries) {
-    read.push_back(from.read(detail::array_of(each)));
-    known.insert(each.name);
-  }
-  for (auto const& [name, array] : from.arrays()) {
+  for (auto const& [name, array] : to.from.arrays()) {
     auto const parameter = detail::parameter_of(name);
-    if (known.contains(name) || without_state.contains(parameter)) continue;
+    if (to.known.contains(name) || without_state.contains(parameter)) continue;
     if (extent == coverage::part && !with_state.contains(parameter)) continue;
     throw error(errc::bad_format) + path.string() + ": has '" + name +
         "', which matches nothing in the model; give load_checkpoint all parts of the model, or "
         "coverage::part";
   }
-  for (std::size_t i = 0; i < read.size(); ++i) {
-    auto const& value = to.entries[i].value;
-    value.copy_(at::from_blob(read[i].data(), value.sizes(), value.scalar_type()));
-    read[i] = {};
-  }
-  for (auto const& each : to.afterwards) each();
-  return from.training().state;
+  for (auto const& change : to.changes) change();
+  return to.from.training().state;
 }
 
 }  // namespace zbpp::torch
