@@ -1,182 +1,110 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A backend of somebody else's, with one rank per process and messages that go neither by TCP nor
-// by NCCL: public headers are all that it takes. Ranks are threads here, and messages wait as bytes
-// in a mailbox that receivers poll, as they would poll MPI.
-#include <zbpp/asio/one_rank.hpp>
+// The backend of docs/own_wire.md, which is nobody's here: public headers are all that it takes.
+// Ranks are threads in place of processes, and messages wait as bytes in an office that receivers
+// poll, as they would poll a network.
+// [wire
+#include <zbpp/asio/process_executor.hpp>
 #include <zbpp/backend.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
-namespace mailbox {
+namespace post {
 
 using namespace zbpp;
 
-/// Holds the messages that were sent and not taken, of all ranks.
-class post_office {
- public:
-  using address = std::pair<int, int>;  // program and channel
-  using letter = std::vector<std::vector<std::byte>>;
-
-  void post(address to, letter one) {
-    std::lock_guard const lock(mutex_);
-    all_[to].push_back(std::move(one));
-  }
-  [[nodiscard]] int count(address to) {
-    std::lock_guard const lock(mutex_);
-    return static_cast<int>(all_[to].size());
-  }
-  [[nodiscard]] letter take(address to) {
-    std::lock_guard const lock(mutex_);
-    auto first = std::move(all_[to].front());
-    all_[to].pop_front();
-    return first;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<address, std::deque<letter>> all_;
+/// Holds a message as bytes.
+struct letter {
+  std::uint32_t step = 0;
+  std::vector<std::uint64_t> sizes;  // of its buffers
+  std::vector<std::byte> bytes;
 };
 
-/// Moves the messages of one rank, which are copied when they are sent and when they are taken.
-class transport {
+/// Stands for the wire: keeps letters until they are fetched, by program and channel.
+struct office {
+  std::mutex mutex;
+  std::map<std::pair<int, int>, std::deque<letter>> letters;
+};
+
+/// Moves the messages of one rank.
+class transport final : public rank_transport {
  public:
-  static constexpr ticks not_yet = -1;
+  transport(asio::rank_program const& of, office& by)
+      : rank_transport(of.rank, of.messages.channels(), of.largest()),
+        by_(&by),
+        program_(of.number) {}
 
-  /// @param number  of the program in the pipeline
-  transport(
-      post_office& office,
-      int number,
-      program const& code,
-      std::unique_ptr<asio::socket_states> states)
-      : office_(&office), number_(number), code_(&code), states_(std::move(states)) {}
-  [[nodiscard]] program const& code() const { return *code_; }
-
-  void bind(int, arena& memory, wakeup* wake) {
-    memory_ = &memory;
-    wake_ = wake;
-  }
-  void post_receive(int, bytes most) { memory_->count_edge(most); }
   void send(int channel, message&& msg, ticks) {
-    post_office::letter copy;
-    for (auto const& part : msg.buffers())
-      copy.emplace_back(part.data(), part.data() + part.size());
-    office_->post({number_, channel}, std::move(copy));
+    push(channel, std::move(msg));
+    auto& ring = *sent(channel);
+    auto const& next = ring.at(*ring.next());
+    auto const sizes = next.msg.sizes();
+    letter copy{next.step, {sizes.begin(), sizes.begin() + next.msg.size()}, {}};
+    copy.bytes.resize(static_cast<std::size_t>(next.msg.total_size()));
+    next.msg.copy_to(copy.bytes.data());
+    ring.begin();
+    std::lock_guard const lock(by_->mutex);
+    by_->letters[{program_, channel}].push_back(std::move(copy));
+    ring.deliver();
   }
-  [[nodiscard]] ticks arrival(int channel, std::int32_t sequence) const {
-    return have_arrived(channel, sequence + 1) ? 0 : not_yet;
-  }
-  [[nodiscard]] message take(int channel, std::int32_t, bytes most) {
-    message msg;
-    for (auto const& part : next(channel)) {
-      auto copy = memory_->allocate(part.size(), purpose::edge);
-      std::copy(part.begin(), part.end(), copy.data());
-      msg.push_back(std::move(copy));
-    }
-    memory_->count_edge(-most);
+  [[nodiscard]] message take(int channel, std::int32_t sequence, bytes most) {
+    auto const place = close_slot(channel, sequence, most);
+    auto const& from = arrived_[{channel, place}];
+    auto msg = message::copy_of(from.sizes, from.bytes.data(), memory());
+    received(channel)->free(place);
     return msg;
   }
-  void retire(int, std::int32_t) {}  // `send` has copied it
-  void abort() { notify(wake_); }
-  void drain() {
-    taken_.clear();
-    if (states_ != nullptr) states_->drain();
-  }
 
-  [[nodiscard]] asio::socket_states& states() { return *states_; }
-  [[nodiscard]] bool have_arrived(int channel, std::int32_t count) const {
-    auto const taken = taken_.find(channel);
-    return office_->count({number_, channel}) + (taken == taken_.end() ? 0 : taken->second) >=
-           count;
+  template <class Wait>  // for the executor, which calls it where the rank must wait
+  void wait(Wait const& until) {
+    poll_until(*this, until);
   }
-  void discard(int channel, std::int32_t count) {
-    while (taken_[channel] < count) next(channel);
-  }
-  void end_step(int) {}
-  [[nodiscard]] bool begin_step(int rank) {
-    if (!states_->begin_step(rank)) return false;
-    taken_.clear();
-    return true;
+  void poll() {
+    for (int c = 0; c < channels(); ++c) {
+      auto* const ring = received(c);
+      std::lock_guard const lock(by_->mutex);
+      auto& letters = by_->letters[{program_, c}];
+      for (; ring != nullptr && ring->has_room() && !letters.empty(); letters.pop_front()) {
+        auto& first = letters.front();
+        if (ring->is_over(first.step)) continue;
+        arrived_[{c, ring->add(first.step)}] = std::move(first);
+        ring->arrive();
+        wake();
+      }
+    }
   }
 
  private:
-  post_office::letter next(int channel) {
-    ++taken_[channel];
-    return office_->take({number_, channel});
-  }
-
-  post_office* office_;
-  int number_;
-  program const* code_;
-  std::unique_ptr<asio::socket_states> states_;  // null where ranks exchange none
-  std::map<int, std::int32_t> taken_;            // by channel, in this step
-  arena* memory_ = nullptr;
-  wakeup* wake_ = nullptr;
+  office* by_;
+  int program_;
+  std::map<std::pair<int, std::size_t>, letter> arrived_;  // by channel and place
 };
 
 /// Runs the rank of this process.
-struct backend {
-  using transport_type = transport;
-  using pass_observer = asio::progress_observer;
-  static constexpr bool reserves_memory = false;
-
-  class executor;
-
-  asio::rendezvous* run;
-  post_office* office;
-};
-
-class backend::executor : public asio::one_rank {
+class ranks : public asio::process_backend {
  public:
-  executor(backend by, plan const& planned) : one_rank(*by.run, planned, {}, true), by_(by) {}
+  using transport_type = transport;
+  using executor = asio::process_executor<ranks>;
 
-  [[nodiscard]] wakeup* wakeup_of(int) { return &wakeup_; }
-  [[nodiscard]] std::unique_ptr<transport> make_transport(
-      program const& program, traffic const&, problem const& problem) {
-    std::unique_ptr<asio::socket_states> states;
-    if (exchanges_states(program))
-      states = std::make_unique<asio::socket_states>(*by_.run, program, problem, wakeup_);
-    return std::make_unique<transport>(*by_.office, made_++, program, std::move(states));
-  }
-  void connect(transport& messages) {
-    asio::call_name const named(control_channel(), supervisor().connecting(made_ == 1));
-    if (exchanges_states(messages.code())) messages.states().connect();
-  }
-  template <class Engine>
-  void run(std::vector<Engine>& engines, transport& messages, step_status& status) {
-    auto& engine = engines.front();
-    bool const has_states = exchanges_states(messages.code());
-    supervisor().begin(messages.code(), status);
-    supervisor().announce(engine.statement());
-    for (;;) {
-      auto const reached = engine.advance();
-      if (supervisor().look() || status.has_failed()) break;
-      bool const is_done = reached == progress::done;
-      if (is_done && (!has_states || messages.states().is_flushed())) break;
-      note_wait(engine);
-      if (has_states) messages.states().poll(is_done ? state_map::none : engine.blocked_by());
-      std::this_thread::yield();
-    }
-    supervisor().report(engine.what_failed());
-    supervisor().end();
+  ranks(asio::rendezvous& run, office& by)
+      : process_backend(run, {.share_losses = true}), by_(&by) {}
+  [[nodiscard]] std::unique_ptr<transport> make_transport(asio::rank_program const& of) const {
+    return std::make_unique<transport>(of, *by_);
   }
 
  private:
-  backend by_;
-  wakeup wakeup_{0};
-  int made_ = 0;  // transports
+  office* by_;
 };
 
-}  // namespace mailbox
+}  // namespace post
+// wire]
 
 // The backend ends here; what tests it may use what tests have.
 #include <zbpp/policy/one_chunk.hpp>
@@ -186,15 +114,19 @@ class backend::executor : public asio::one_rank {
 #include <support/catch.hpp>
 #include <support/checked_model.hpp>
 
+#include <cstddef>
+#include <mutex>
 #include <string>
+#include <vector>
 
 namespace test_asio_own_backend {
 
 using namespace zbpp;
 using namespace zbpp::test;
 
-static_assert(multi_step_transport<mailbox::transport>);
-static_assert(backend<mailbox::backend>);
+static_assert(multi_step_transport<post::transport>);
+static_assert(acknowledging_transport<post::transport>);
+static_assert(backend<post::ranks>);
 
 namespace {
 
@@ -210,12 +142,12 @@ std::vector<std::string> train(step_kind kind, Prepare prepare, Then then) {
   auto const problem =
       checked::make_problem(placement::linear(ranks), ranks + 2, 87, settings.tied);
   auto const planned = make_plan(zb_h1{}, problem, {.step = kind});
-  mailbox::post_office office;
+  post::office office;
   return run_ranks(ranks, patient_settings(), [&](asio::rendezvous& meeting) {
     checked::model all(settings);
     prepare(all);
     std::vector const own{all.stages()[static_cast<std::size_t>(meeting.rank())]};
-    pipeline pipe(planned, mailbox::backend{&meeting, &office}, own, {.clip = 1.35});
+    pipeline pipe(planned, post::ranks(meeting, office), own, {.clip = 1.35});
     auto const losses = pipe.run(steps).losses;
     pipe.evaluate();
     then(meeting.rank(), all, losses);

@@ -275,6 +275,7 @@ set(ZBPP_CORE_HEADERS
   runtime/impl/pipeline_setup.ipp
   runtime/impl/program_run.ipp
   runtime/impl/rank_code.ipp
+  runtime/impl/rank_transport.ipp
   runtime/impl/refuse_flow.ipp
   runtime/impl/rethrow.ipp
   runtime/impl/run_terms.ipp
@@ -293,6 +294,7 @@ set(ZBPP_CORE_HEADERS
   runtime/measure_layers.hpp
   runtime/memory_source.hpp
   runtime/message.hpp
+  runtime/message_rings.hpp
   runtime/microbatch.hpp
   runtime/object.hpp
   runtime/optimizer.hpp
@@ -301,6 +303,7 @@ set(ZBPP_CORE_HEADERS
   runtime/pipeline.hpp
   runtime/rank_grid.hpp
   runtime/rank_memory.hpp
+  runtime/rank_transport.hpp
   runtime/run_options.hpp
   runtime/stage.hpp
   runtime/started_step.hpp
@@ -363,6 +366,7 @@ set(ZBPP_ASIO_HEADERS
   asio/detail/io_parts.hpp
   asio/detail/listener.hpp
   asio/detail/membership.hpp
+  asio/detail/poll_thread.hpp
   asio/detail/socket_fwd.hpp
   asio/detail/stall.hpp
   asio/detail/tcp_transport.hpp
@@ -377,7 +381,6 @@ set(ZBPP_ASIO_HEADERS
   asio/impl/socket_states.ipp
   asio/impl/src.hpp
   asio/impl/step_supervisor.ipp
-  asio/impl/tcp.ipp
   asio/impl/tcp_transport.ipp
   asio/impl/token.ipp
   asio/io_loop.hpp
@@ -385,6 +388,7 @@ set(ZBPP_ASIO_HEADERS
   asio/measure.hpp
   asio/one_rank.hpp
   asio/pipeline_ranks.hpp
+  asio/process_executor.hpp
   asio/progress.hpp
   asio/rank_call.hpp
   asio/rendezvous.hpp

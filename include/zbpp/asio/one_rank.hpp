@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What executors share that run one rank in this process, and whose other ranks are processes of
-// their own, for authors of backends: `asio::tcp` and `nccl::ranks` are such backends. Ranks meet,
-// agree, fail and end by a rendezvous, whatever carries their messages.
+// their own, for authors of backends. Ranks meet, agree, fail and end by a rendezvous, whatever
+// carries their messages. `process_executor` is one of them, for a wait on the host.
 #pragma once
 
 #include <zbpp/asio/control.hpp>
@@ -76,18 +76,9 @@ template <class Engine>
   return {peer, wait_kind::instruction, static_cast<std::uint8_t>(engine.at()->kind)};
 }
 
-/// The base of an executor with one rank in this process. An executor adds a transport and
-/// `wakeup_of`, and `run`, which does this around its loop:
-///
-/// ```cpp
-/// supervisor().begin(program, status);      // a failure elsewhere fails `status` here
-/// supervisor().announce(engine.statement());
-/// // ... until the engine is done and all that it sent has left, or `status` has failed:
-/// //     engine.advance(), then note_wait(...) and wait for messages, with supervisor().look()
-/// //     or in control_channel().loop().run_until(...)
-/// supervisor().report(engine.what_failed());
-/// supervisor().end();
-/// ```
+/// The base of an executor with one rank in this process. An executor adds a transport, `wakeup_of`
+/// and `run`, around whose loop it calls `supervisor()`: `begin` and `announce`, then `report` and
+/// `end`; `process_executor` is the one to read.
 class one_rank : public executor {
  public:
   [[nodiscard]] std::span<int const> ranks() const noexcept override { return supervisor_.ranks(); }

@@ -24,8 +24,8 @@ class socket_grid;
 
 namespace detail {
 
-class channel_links;
 class data_connector;
+class run_transport;
 
 }  // namespace detail
 
@@ -79,11 +79,11 @@ class rendezvous {
   /// Does nothing when the run has failed already.
   void fail(std::string text);
 
-  /// @return what authors of backends use (control.hpp, one_rank.hpp)
+  /// @return what authors of backends use (control.hpp, process_executor.hpp)
   [[nodiscard]] control& control_channel() noexcept { return *control_; }
 
  private:
-  friend class detail::channel_links;
+  friend class detail::run_transport;
   friend class socket_grid;
 
   std::unique_ptr<control> control_;

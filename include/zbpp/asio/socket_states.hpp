@@ -27,8 +27,7 @@ class rendezvous;
 
 namespace detail {
 
-class channel_links;
-class tcp_transport;
+class run_transport;
 
 }  // namespace detail
 
@@ -58,8 +57,6 @@ class socket_states final : public state_link {
   /// they have come.
   /// @throws error, the failure of the run
   void connect();
-  /// Lets the transport of messages flush, drain and close this, too: for `asio::tcp`.
-  void link_to(detail::tcp_transport& messages) noexcept;
   /// Closes all connections, once the run has failed and every rank knows why.
   void close();
 
@@ -81,10 +78,8 @@ class socket_states final : public state_link {
   void report_needed(int awaited);
 
  private:
-  int rank_;  // in the pipeline
   arena memory_;
-  std::unique_ptr<detail::channel_links> links_;
-  std::unique_ptr<detail::tcp_transport> transport_;
+  std::unique_ptr<detail::run_transport> transport_;
 };
 
 }  // namespace asio

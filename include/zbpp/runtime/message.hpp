@@ -7,6 +7,7 @@
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/object.hpp>
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +23,8 @@ namespace zbpp {
 class message {
  public:
   static constexpr std::size_t max_buffers = 8;
+  /// The size, among those that a transport sends, of a part that is an empty handle.
+  static constexpr std::uint64_t no_buffer = ~std::uint64_t{0};
 
   /// Makes an empty message.
   message() noexcept {}
@@ -108,6 +111,25 @@ class message {
       made.append_object(object::move_from(handles_[size_], memory, purpose::edge));
     return made;
   }
+  /// @return the sizes of the buffers in bytes, `no_buffer` for empty handles. For transports.
+  [[nodiscard]] std::array<std::uint64_t, max_buffers> sizes() const noexcept {
+    std::array<std::uint64_t, max_buffers> all{};
+    for (std::size_t i = 0; i < size_; ++i)
+      all[i] = handles_[i] ? std::uint64_t{handles_[i].size()} : no_buffer;
+    return all;
+  }
+  /// Copies the bytes of the buffers, one after the other. @return how many
+  std::size_t copy_to(std::byte* to) const noexcept {
+    std::size_t count = 0;
+    for (auto const& from : buffers()) {
+      if (from.size() > 0) std::memcpy(to + count, from.data(), from.size());
+      count += from.size();
+    }
+    return count;
+  }
+  /// Makes a message of bytes that were copied so. @throws std::bad_alloc
+  [[nodiscard]] static message copy_of(
+      std::span<std::uint64_t const> sizes, std::byte const* from, arena& memory);
   /// Counts what others share under another purpose from now on.
   void retag_shared(purpose use) const noexcept {
     for (auto const& each : handles())

@@ -15,6 +15,7 @@
 #include <zbpp/model/program.hpp>
 #include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/message.hpp>
+#include <zbpp/runtime/message_rings.hpp>
 #include <zbpp/runtime/transport.hpp>
 
 #include <boost/asio/basic_stream_socket.hpp>
@@ -28,7 +29,6 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -55,8 +55,7 @@ enum class message_frame_kind : std::uint8_t {
 
 /// Holds the header of a frame.
 struct message_frame {
-  /// The size of a part that is an empty handle rather than a buffer.
-  static constexpr std::uint64_t no_buffer = ~std::uint64_t{0};
+  static constexpr std::uint64_t no_buffer = message::no_buffer;
   static constexpr std::size_t base_size = 16;  ///< of a header without part sizes, in bytes
   static constexpr std::size_t most_size = base_size + message::max_buffers * sizeof(std::uint64_t);
 
@@ -344,13 +343,11 @@ class credit_given {
       : supplied_(blocks), reported_(blocks), left_(blocks) {}
 
   /// Adds room for a message; for the engine.
-  /// @return whether the sender has, as far as it knows, no room left
-  bool supply() noexcept {
-    // Sequentially consistent, as are all of these two: this is the store and load of the one side,
-    // `use` and `is_owed` are those of the other.
-    supplied_.fetch_add(1);
-    return left_.load() == 0;
-  }
+  // Sequentially consistent, as are all of these two: this and `is_used_up` are the store and load
+  // of the one side, `use` and `is_owed` are those of the other.
+  void supply() noexcept { supplied_.fetch_add(1); }
+  /// @return whether the sender has, as far as it knows, no room left; for the engine
+  [[nodiscard]] bool is_used_up() const noexcept { return left_.load() == 0; }
 
   /// Counts a message that begins to arrive; for the I/O thread, as all below.
   /// @return false when the sender was not allowed to write it
@@ -443,57 +440,17 @@ class receive_buffer_ring {
 // The sending end of a channel: messages go to the kernel straight from the memory of the passes
 // that made them, in order, as far as the receiver has room for them.
 
-/// Sends the messages of one channel.
+/// Sends the messages of one channel; for the I/O thread.
 class outgoing {
  public:
-  /// @param most     bytes of a message
+  /// @param ring     what the engine has sent; outlives this
   /// @param reverse  room of the channel the other way, which messages tell about; may be null
-  outgoing(channel_name const& name, std::uint64_t most, credit_given* reverse)
-      : socket_(name, *this),
-        ring_(std::bit_ceil(zbpp::detail::index(name.ends.in_flight) + 1)),
-        most_(most),
+  outgoing(channel_name const& name, sent_ring& ring, credit_given* reverse)
+      : ring_(&ring),
+        socket_(name, *this),
         blocks_(static_cast<std::uint32_t>(name.ends.slots) + 1),
         allowed_(blocks_),
         reverse_(reverse) {}
-
-  // For the engine.
-
-  /// Takes a message, which `pump` is going to write.
-  /// @throws error (wrong_size) when it is larger than it may be; (bad_argument) when more of them
-  ///         are not retired than the channel was made for
-  void push(message&& msg) {
-    if (static_cast<std::uint64_t>(msg.total_size()) > most_)
-      throw error(errc::wrong_size) + "a message of " + msg.total_size() +
-          " bytes; its channel carries at most " + most_ + " at once";
-    auto const number = published_.load(std::memory_order_relaxed);
-    zbpp::detail::require(
-        number - retired_ < ring_.size(),
-        "a channel has at most channel.in_flight messages that are not retired");
-    auto& place = at(number);
-    place.msg = std::move(msg);
-    place.step = step_;
-    place.sequence = static_cast<std::uint32_t>(number - first_);
-    // Release: the I/O thread that sees the number sees the message and what it holds.
-    published_.store(number + 1, std::memory_order_release);
-  }
-  [[nodiscard]] bool is_flushed() const noexcept {
-    return written_.load(std::memory_order_acquire) == published_.load(std::memory_order_relaxed);
-  }
-  [[nodiscard]] bool has_written(std::int32_t count) const noexcept {
-    return written_.load(std::memory_order_acquire) >= first_ + static_cast<std::uint32_t>(count);
-  }
-  /// Releases the messages of this step before number `count`, which were consumed.
-  void retire(std::int32_t count) noexcept {
-    retire_before(first_ + static_cast<std::uint32_t>(count));
-  }
-  /// Releases all messages and begins the next step. Call it in `io_loop::exclusively`, too.
-  void drain() noexcept {
-    first_ = published_.load(std::memory_order_relaxed);
-    retire_before(first_);
-    ++step_;
-  }
-
-  // For the I/O thread.
 
   /// Begins to use a connection.
   void connect(tcp_socket&& connected) {
@@ -511,16 +468,14 @@ class outgoing {
       auto const count = now.size() == 1 ? socket_.write(now.front()) : socket_.write(now);
       consume(count);
       if (count < wanted) return socket_.await_writable();
-      if (!left_.empty()) continue;
-      // Release: whoever sees the count may release what was written.
-      written_.store(begun_.load(std::memory_order_relaxed), std::memory_order_release);
+      if (left_.empty()) ring_->deliver();
     }
   }
   /// Takes a new credit: how many messages the receiver has had room for.
   void on_credit(std::uint32_t allowed) {
     auto const more = static_cast<std::int32_t>(allowed - allowed_);
     if (more <= 0) return;  // older than the one known: it came by the slower route
-    auto const written = static_cast<std::uint32_t>(written_.load(std::memory_order_relaxed));
+    auto const written = static_cast<std::uint32_t>(ring_->delivered());
     if (allowed - written > blocks_)
       return socket_.lose(
           zbpp::detail::joined("the receiver allows message ") + allowed +
@@ -558,30 +513,11 @@ class outgoing {
   // A message as small as this is put after its header rather than written from where it is.
   static constexpr std::size_t most_copied = 256;
 
-  struct entry {
-    message msg;
-    std::uint32_t step = 0;
-    std::uint32_t sequence = 0;
-  };
-
-  [[nodiscard]] entry& at(std::uint64_t number) noexcept {
-    return ring_[number & (ring_.size() - 1)];
-  }
-
-  void retire_before(std::uint64_t end) noexcept {
-    // Acquire: pairs with the release in `begin`, which read the entry before. What was consumed
-    // was begun, so it is seen here; a drain runs in `exclusively`.
-    static_cast<void>(begun_.load(std::memory_order_acquire));
-    for (; retired_ < end; ++retired_) at(retired_).msg.clear();
-  }
-
   // Gets the next message ready to be written. Returns false when there is none, or no room for it.
   bool begin() {
-    auto const number = begun_.load(std::memory_order_relaxed);
-    // Acquire: pairs with the release in `push`.
-    if (number == published_.load(std::memory_order_acquire)) return false;
-    if (static_cast<std::uint32_t>(number) == allowed_) return false;
-    auto const& next = at(number);
+    auto const place = ring_->next();
+    if (!place || static_cast<std::uint32_t>(ring_->begun()) == allowed_) return false;
+    auto const& next = ring_->at(*place);
     message_frame header;
     header.step = next.step;
     header.sequence = next.sequence;
@@ -589,24 +525,19 @@ class outgoing {
       header.has_credit = true;
       header.credit = reverse_->report();
     }
-    std::size_t count = 1;
-    for (auto const& part : next.msg.buffers()) {
-      header.sizes[header.parts++] = part ? part.size() : message_frame::no_buffer;
-      if (part.size() > 0) pieces_[count++] = {part.data(), part.size()};
-    }
+    header.parts = static_cast<std::uint8_t>(next.msg.size());
+    header.sizes = next.msg.sizes();
     auto size = encode(header, header_.data());
+    std::size_t count = 1;
     if (header.payload() <= most_copied) {
-      for (auto const& piece : std::span(pieces_).first(count).subspan(1)) {
-        std::memcpy(header_.data() + size, piece.data(), piece.size());
-        size += piece.size();
-      }
-      count = 1;
+      size += next.msg.copy_to(header_.data() + size);
+    } else {
+      for (auto const& part : next.msg.buffers())
+        if (part.size() > 0) pieces_[count++] = {part.data(), part.size()};
     }
     pieces_[0] = {header_.data(), size};
     left_ = std::span(pieces_).first(count);
-    // Release: from here on the entry is not touched. Once the bytes are in the kernel the receiver
-    // may consume them, and the engine learn of it, before the write has returned.
-    begun_.store(number + 1, std::memory_order_release);
+    ring_->begin();
     return true;
   }
 
@@ -630,22 +561,13 @@ class outgoing {
     if (!left_.empty()) left_.front() += written;
   }
 
-  // The engine writes these, the I/O thread reads the first.
-  alignas(64) std::atomic<std::uint64_t> published_{0};
-  std::uint64_t retired_ = 0;
-  std::uint64_t first_ = 0;  // of this step
-  std::uint32_t step_ = 0;
-  // The I/O thread writes these, the engine reads the first two.
-  alignas(64) std::atomic<std::uint64_t> begun_{0};
-  std::atomic<std::uint64_t> written_{0};
+  sent_ring* ring_;
   channel_socket<outgoing> socket_;
   std::span<::boost::asio::const_buffer> left_;  // of the message that is being written
   std::array<::boost::asio::const_buffer, message::max_buffers + 1> pieces_;
   std::array<::boost::asio::const_buffer, message::max_buffers + 1> now_;
   std::array<std::byte, message_frame::most_size + most_copied> header_;  // and a small message
-  std::vector<entry> ring_;  // its length is a power of two
-  std::uint64_t most_;
-  std::uint32_t blocks_;   // that the receiver has
+  std::uint32_t blocks_;                                                  // that the receiver has
   std::uint32_t allowed_;  // messages, from the first on
   credit_given* reverse_;
   std::size_t input_size_ = 0;
@@ -659,17 +581,17 @@ class outgoing {
 /// Receives the messages of one channel.
 class incoming {
  public:
+  /// @param ring     what is known of its messages; outlives this
   /// @param largest  message in bytes, as the plan declares it; 0 when it does not
   /// @param most     bytes of a message whose size is not declared
-  /// @param notes_arrivals  whether `arrived_at` is going to be asked
-  incoming(channel_name const& name, std::uint64_t largest, std::uint64_t most, bool notes_arrivals)
-      : notes_arrivals_(notes_arrivals),
+  incoming(channel_name const& name, received_ring& ring, std::uint64_t largest, std::uint64_t most)
+      : ring_(&ring),
+        arrived_(ring.size()),
         socket_(name, *this),
         largest_(largest),
         blocks_(static_cast<std::uint32_t>(name.ends.slots) + 1),
         given_(blocks_),
-        boxes_(blocks_),
-        ring_(std::bit_ceil(zbpp::detail::index(name.ends.in_flight) + blocks_ + 1)) {
+        boxes_(blocks_) {
     rule_.most = largest > 0 ? largest : most;
   }
 
@@ -689,52 +611,28 @@ class incoming {
     wake_ = wake;
     is_bound_ = true;
   }
-  [[nodiscard]] bool has_arrived(std::int32_t sequence) const noexcept {
-    auto const number = first_ + static_cast<std::uint32_t>(sequence);
-    // Acquire: pairs with the release in `finish`.
-    return number < arrived_.load(std::memory_order_acquire) && at(number).step == step_;
-  }
-  /// @return when all of a message that is there had been read
-  [[nodiscard]] std::chrono::steady_clock::time_point arrived_at(
-      std::int32_t sequence) const noexcept {
-    return at(first_ + static_cast<std::uint32_t>(sequence)).arrived_at;
-  }
-  /// Gives a message that has arrived, in memory of the arena.
-  /// @param is_urgent  set when the sender has to be told that there is room
+  /// Gives a message that has arrived, in memory of the arena. Then its sender may have to be told
+  /// that there is room: see `given()`.
   /// @throws std::bad_alloc
-  [[nodiscard]] message take(std::int32_t sequence, arena& memory, bool& is_urgent) {
-    auto& place = at(first_ + static_cast<std::uint32_t>(sequence));
+  [[nodiscard]] message take(std::size_t place, arena& memory) {
+    auto& here = arrived_[place];
     message msg;
-    if (place.parts == 1 && place.box.is_of_arena() && place.sizes[0] != message_frame::no_buffer) {
-      auto own = place.box.exchange(memory.allocate(largest_, purpose::receive));
-      own.truncate(place.sizes[0]);
+    if (here.parts == 1 && here.box.is_of_arena() && here.sizes[0] != message_frame::no_buffer) {
+      auto own = here.box.exchange(memory.allocate(largest_, purpose::receive));
+      own.truncate(here.sizes[0]);
       own.retag(purpose::edge);
       msg.push_back(std::move(own));
     } else {
-      auto const* from = place.box.data();
-      for (std::size_t i = 0; i < place.parts; ++i) {
-        bool const is_buffer = place.sizes[i] != message_frame::no_buffer;
-        auto own = is_buffer ? memory.allocate(place.sizes[i], purpose::edge) : buffer{};
-        if (own.size() > 0) std::memcpy(own.data(), from, own.size());
-        from += own.size();
-        msg.push_back(std::move(own));
-      }
+      msg = message::copy_of(std::span(here.sizes).first(here.parts), here.box.data(), memory);
     }
-    is_urgent = recycle(place);
+    recycle(place);
     return msg;
   }
-  /// Releases messages that were not taken and begins the next step. Messages of later steps
-  /// stay. Call it in `io_loop::exclusively`, too.
-  void drain() noexcept {
-    ++step_;
-    auto const end = arrived_.load(std::memory_order_acquire);
-    // The places of older messages hold others by now, so those were taken.
-    first_ = std::max(first_, end - std::min<std::uint64_t>(end, ring_.size()));
-    for (; first_ < end; ++first_) {
-      auto& place = at(first_);
-      if (place.step >= step_) break;
-      if (place.is_full.load(std::memory_order_relaxed)) recycle(place);
-    }
+  /// Gives the block of a message back to the I/O thread.
+  void recycle(std::size_t place) noexcept {
+    boxes_.push(std::move(arrived_[place].box));
+    ring_->free(place);
+    given_.supply();
   }
 
   // For the I/O thread.
@@ -792,29 +690,11 @@ class incoming {
   // The I/O thread lets others have a turn after so many.
   static constexpr int most_reads = 16;
 
-  struct entry {
+  struct arrived_message {
     receive_buffer box;
     std::array<std::uint64_t, message::max_buffers> sizes{};
-    std::uint32_t step = 0;
     std::uint8_t parts = 0;
-    std::chrono::steady_clock::time_point arrived_at = {};
-    std::atomic<bool> is_full{false};
   };
-
-  [[nodiscard]] entry& at(std::uint64_t number) noexcept {
-    return ring_[number & (ring_.size() - 1)];
-  }
-  [[nodiscard]] entry const& at(std::uint64_t number) const noexcept {
-    return ring_[number & (ring_.size() - 1)];
-  }
-
-  // Gives a block back to the I/O thread. Returns whether the sender has to be told.
-  bool recycle(entry& place) noexcept {
-    boxes_.push(std::move(place.box));
-    // Release: the I/O thread that sees that there is room fills the entry again.
-    place.is_full.store(false, std::memory_order_release);
-    return given_.supply();
-  }
 
   // Makes messages of what was read. Returns false when the connection was lost.
   bool parse() {
@@ -849,9 +729,7 @@ class incoming {
         return socket_.lose("found a credit; there is no channel the other way");
       reverse_->on_credit(next_.credit);
     }
-    auto const number = arrived_.load(std::memory_order_relaxed);
-    // Acquire: pairs with the release in `recycle`.
-    if (!given_.use() || at(number).is_full.load(std::memory_order_acquire))
+    if (!given_.use() || !ring_->has_room())
       return socket_.lose(
           zbpp::detail::joined("found message ") + next_.sequence + " of step " + next_.step +
           " before there was room; the receiver had allowed " + blocks_ + " at a time");
@@ -868,35 +746,25 @@ class incoming {
   // Hands a complete message to the engine, unless it is of a step that is over.
   void finish() noexcept {
     is_in_message_ = false;
-    if (next_.step < step_) return given_.discard();
-    auto const number = arrived_.load(std::memory_order_relaxed);
-    auto& place = at(number);
-    place.box = std::move(box_);
+    if (ring_->is_over(next_.step)) return given_.discard();
+    auto& here = arrived_[ring_->add(next_.step)];
+    here.box = std::move(box_);
     has_box_ = false;
-    place.sizes = next_.sizes;
-    place.parts = next_.parts;
-    place.step = next_.step;
-    if (notes_arrivals_) place.arrived_at = std::chrono::steady_clock::now();
-    place.is_full.store(true, std::memory_order_relaxed);
-    // Release: the engine that sees the number sees the message.
-    arrived_.store(number + 1, std::memory_order_release);
+    here.sizes = next_.sizes;
+    here.parts = next_.parts;
+    ring_->arrive();
     notify(wake_);
   }
 
-  // The engine writes these. The I/O thread reads the step, which changes in `exclusively` only.
-  std::uint64_t first_ = 0;  // of this step
-  std::uint32_t step_ = 0;
+  received_ring* ring_;
+  std::vector<arrived_message> arrived_;  // by place
   bool is_bound_ = false;
-  bool notes_arrivals_;
   wakeup* wake_ = nullptr;
-  // The I/O thread writes this, the engine reads it.
-  alignas(64) std::atomic<std::uint64_t> arrived_{0};
   channel_socket<incoming> socket_;
   std::uint64_t largest_;
   std::uint32_t blocks_;
   credit_given given_;
   receive_buffer_ring boxes_;
-  std::vector<entry> ring_;  // its length is a power of two
   outgoing* reverse_ = nullptr;
   message_frame_rule rule_;
   message_frame next_;  // the message that is being read

@@ -40,28 +40,23 @@ ZBPP_INLINE socket_states::socket_states(
     problem const& problem,
     wakeup& wake,
     tcp_settings settings,
-    pipeline_ranks const& ranks)
-    : rank_(ranks.in_pipeline(run.rank())) {
+    pipeline_ranks const& ranks) {
   auto channels = detail::channels_of(state_map(program));
   // No size is declared: what goes to the next rank grows with the layers of the model, and a stage
   // may have a few tied ones.
   constexpr bytes most_tied_layers = 16;
   settings.largest_undeclared_message =
-      std::max(settings.largest_undeclared_message, most_tied_layers * problem.tied_size());
-  std::vector<bytes> const largest(channels.size(), 0);
-  links_ = std::make_unique<detail::channel_links>(run, wake, std::move(channels), ranks);
+      std::max(tcp_settings().largest_undeclared_message, most_tied_layers * problem.tied_size());
   settings.records_messages = false;  // states are no messages of the program
-  transport_ = links_->make_transport(largest, settings);
-  transport_->bind(rank_, memory_, &wake);
+  std::vector<bytes> const largest(channels.size(), 0);
+  transport_ = std::make_unique<detail::run_transport>(
+      run, std::move(channels), largest, wake, settings, ranks);
+  transport_->bind(ranks.in_pipeline(run.rank()), memory_, &wake);
 }
 
 ZBPP_INLINE socket_states::~socket_states() = default;
 
-ZBPP_INLINE void socket_states::connect() { links_->connect(*transport_); }
-
-ZBPP_INLINE void socket_states::link_to(detail::tcp_transport& messages) noexcept {
-  messages.link_states(*this, *transport_);
-}
+ZBPP_INLINE void socket_states::connect() { transport_->connect(); }
 
 ZBPP_INLINE void socket_states::close() { transport_->close(); }
 
@@ -93,12 +88,12 @@ ZBPP_INLINE bool socket_states::is_flushed() const noexcept { return transport_-
 // A last state and the end of its connection may arrive together: the state goes first.
 ZBPP_INLINE void socket_states::report_needed(int awaited) {
   bool const is_here = awaited != state_map::none && arrival(awaited) != not_yet;
-  links_->report_needed(is_here ? state_map::none : awaited);
+  transport_->report_needed(is_here ? state_map::none : awaited);
 }
 
 ZBPP_INLINE void socket_states::poll(int awaited) {
   flush();
-  links_->loop().exclusively([&] { report_needed(awaited); });
+  transport_->loop().exclusively([&] { report_needed(awaited); });
 }
 
 }  // namespace zbpp::asio

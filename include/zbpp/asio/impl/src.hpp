@@ -15,6 +15,5 @@
 #include <zbpp/asio/impl/socket_grid.ipp>
 #include <zbpp/asio/impl/socket_states.ipp>
 #include <zbpp/asio/impl/step_supervisor.ipp>
-#include <zbpp/asio/impl/tcp.ipp>
 #include <zbpp/asio/impl/tcp_transport.ipp>
 #include <zbpp/asio/impl/token.ipp>

@@ -24,7 +24,6 @@
 #include <memory>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <optional>
 #include <string>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -39,38 +38,53 @@ void run_or_notify(io_loop& loop, Work work) {
   if (!loop.try_exclusively(work)) loop.notify();
 }
 
+/// Refuses settings out of range.
+/// @throws error (bad_argument)
+ZBPP_INLINE void check_settings(tcp_settings const& settings) {
+  zbpp::detail::require(
+      settings.largest_undeclared_message > 0,
+      "tcp_settings::largest_undeclared_message is 0 bytes or less; set it above 0");
+  zbpp::detail::require(
+      settings.send_buffer >= 0,
+      "tcp_settings::send_buffer is below 0 bytes; give a size, or 0 to leave it to the kernel");
+  zbpp::detail::require(
+      settings.receive_buffer >= 0,
+      "tcp_settings::receive_buffer is below 0 bytes; give a size, or 0 to leave it to the kernel");
+}
+
 ZBPP_INLINE tcp_transport::tcp_transport(
     io_loop& sockets,
     int rank,
     std::vector<channel> const& channels,
     std::vector<bytes> const& largest,
     lost_handler on_lost,
-    tcp_settings settings,
-    std::optional<int> bound_as)
-    : loop_(&sockets),
-      rank_(bound_as.value_or(rank)),
+    tcp_settings const& settings,
+    pipeline_ranks const& ranks)
+    : rank_transport(
+          rank, channels, largest, settings.largest_undeclared_message, settings.records_messages),
+      loop_(&sockets),
       settings_(settings),
-      on_lost_(std::move(on_lost)) {
-  check(channels, largest);
-  out_.resize(channels.size());
-  in_.resize(channels.size());
-  open_.resize(channels.size());
-  taken_.resize(channels.size());
+      on_lost_(std::move(on_lost)),
+      out_(channels.size()),
+      in_(channels.size()) {
+  check_settings(settings);
+  auto const in_run = ranks.in_run(channels);
+  auto const name = [&](std::size_t c) {
+    return channel_name{static_cast<int>(c), in_run[c], &on_lost_, {}};
+  };
+  for (std::size_t c = 0; c < channels.size(); ++c)
+    if (auto* const ring = received(static_cast<int>(c)); ring != nullptr)
+      in_[c] = std::make_unique<incoming>(
+          name(c),
+          *ring,
+          static_cast<std::uint64_t>(largest[c]),
+          static_cast<std::uint64_t>(settings.largest_undeclared_message));
   for (std::size_t c = 0; c < channels.size(); ++c) {
-    if (channels[c].to != rank) continue;
-    in_[c] = std::make_unique<incoming>(
-        name(c, channels[c]),
-        size_of(largest[c]),
-        size_of(settings.largest_undeclared_message),
-        settings.records_messages);
-  }
-  for (std::size_t c = 0; c < channels.size(); ++c) {
-    if (channels[c].from != rank) continue;
+    auto* const ring = sent(static_cast<int>(c));
+    if (ring == nullptr) continue;
     auto* reverse = reverse_of(channels, c);
-    out_[c] = std::make_unique<outgoing>(
-        name(c, channels[c]),
-        size_of(largest[c] > 0 ? largest[c] : settings.largest_undeclared_message),
-        reverse == nullptr ? nullptr : reverse->given());
+    out_[c] =
+        std::make_unique<outgoing>(name(c), *ring, reverse == nullptr ? nullptr : reverse->given());
     if (reverse != nullptr) reverse->set_reverse(out_[c].get());
   }
   loop_->exclusively([this] {
@@ -133,10 +147,7 @@ ZBPP_INLINE void tcp_transport::connect(int channel, accepted_socket connected) 
 }
 
 ZBPP_INLINE void tcp_transport::bind(int rank, arena& memory, wakeup* wake) {
-  zbpp::detail::require(
-      rank == rank_ && memory_ == nullptr, "a tcp_transport is bound once, at its own rank");
-  memory_ = &memory;
-  wake_ = wake;
+  rank_transport::bind(rank, memory, wake);
   loop_->exclusively([&] {
     for (auto const& in : in_)
       if (in) in->supply_first(memory, wake);
@@ -144,76 +155,34 @@ ZBPP_INLINE void tcp_transport::bind(int rank, arena& memory, wakeup* wake) {
 }
 
 ZBPP_INLINE void tcp_transport::send(int channel, message&& msg, ticks) {
-  auto& out = *out_[zbpp::detail::index(channel)];
-  if (msg.has_object() && msg.size() == 0) msg = msg.held_object().to_bytes();
-  out.push(std::move(msg));
-  run_or_notify(*loop_, [&out] { out.pump(); });
-}
-
-ZBPP_INLINE ticks tcp_transport::arrival(int channel, std::int32_t sequence) const noexcept {
-  return in_[zbpp::detail::index(channel)]->has_arrived(sequence) ? 0 : not_yet;
-}
-
-ZBPP_INLINE std::chrono::steady_clock::time_point tcp_transport::arrived_at(
-    int channel, std::int32_t sequence) const noexcept {
-  return in_[zbpp::detail::index(channel)]->arrived_at(sequence);
+  push(channel, std::move(msg));
+  run_or_notify(*loop_, [&out = *out_[zbpp::detail::index(channel)]] { out.pump(); });
 }
 
 ZBPP_INLINE message tcp_transport::take(int channel, std::int32_t sequence, bytes most) {
-  open(channel, -most);
   auto& in = *in_[zbpp::detail::index(channel)];
-  bool is_urgent = false;
-  auto msg = in.take(sequence, *memory_, is_urgent);
-  ++taken_[zbpp::detail::index(channel)];
-  if (is_urgent) run_or_notify(*loop_, [&in] { in.give_credit(0); });
+  auto msg = in.take(close_slot(channel, sequence, most), memory());
+  if (in.given()->is_used_up()) run_or_notify(*loop_, [&in] { in.give_credit(0); });
   return msg;
-}
-
-ZBPP_INLINE void tcp_transport::retire(int channel, std::int32_t count) noexcept {
-  out_[zbpp::detail::index(channel)]->retire(count);
-}
-
-ZBPP_INLINE bool tcp_transport::is_released(int channel, std::int32_t count) const noexcept {
-  return out_[zbpp::detail::index(channel)]->has_written(count);
 }
 
 ZBPP_INLINE void tcp_transport::flush() {
   run_or_notify(*loop_, [this] { progress(); });
-  if (states_transport_ != nullptr) states_transport_->flush();
 }
 
-ZBPP_INLINE bool tcp_transport::is_flushed() const noexcept {
-  for (auto const& out : out_)
-    if (out && !out->is_flushed()) return false;
-  return states_transport_ == nullptr || states_transport_->is_flushed();
-}
-
-ZBPP_INLINE bool tcp_transport::begin_step(int /*rank*/) {
-  if (!is_flushed()) return false;
-  drain();
-  return true;
-}
-
-ZBPP_INLINE bool tcp_transport::is_flushed(int channel) const noexcept {
-  return out_[zbpp::detail::index(channel)]->is_flushed();
-}
-
-ZBPP_INLINE void tcp_transport::drain() {
+ZBPP_INLINE void tcp_transport::release_all() {
   loop_->exclusively([this] {
     if (!is_flushed()) park();
-    for (std::size_t c = 0; c < out_.size(); ++c) {
-      if (out_[c]) out_[c]->drain();
-      if (in_[c]) in_[c]->drain();
-      if (open_[c] != 0) open(static_cast<int>(c), -open_[c]);
-      taken_[c] = 0;
-    }
+    rank_transport::release_all();
   });
-  if (states_transport_ != nullptr) states_transport_->drain();
+}
+
+ZBPP_INLINE void tcp_transport::give_up(int channel, std::size_t place) {
+  in_[zbpp::detail::index(channel)]->recycle(place);
 }
 
 ZBPP_INLINE void tcp_transport::close() {
   loop_->exclusively([this] { shut(); });
-  if (states_transport_ != nullptr) states_transport_->close();
 }
 
 ZBPP_INLINE void tcp_transport::shut() noexcept {
@@ -221,31 +190,6 @@ ZBPP_INLINE void tcp_transport::shut() noexcept {
     if (out) out->shut();
   for (auto const& in : in_)
     if (in) in->shut();
-}
-
-ZBPP_INLINE void tcp_transport::check(
-    std::vector<channel> const& channels, std::vector<bytes> const& largest) const {
-  zbpp::detail::require(
-      channels.size() == largest.size(), "a tcp_transport gets one largest size per channel");
-  zbpp::detail::require(
-      settings_.largest_undeclared_message > 0,
-      "tcp_settings::largest_undeclared_message is 0 bytes or less; set it above 0");
-  zbpp::detail::require(
-      settings_.send_buffer >= 0,
-      "tcp_settings::send_buffer is below 0 bytes; give a size, or 0 to leave it to the kernel");
-  zbpp::detail::require(
-      settings_.receive_buffer >= 0,
-      "tcp_settings::receive_buffer is below 0 bytes; give a size, or 0 to leave it to the kernel");
-  for (auto size : largest)
-    zbpp::detail::require(size >= 0, "the largest message of a channel has at least 0 bytes");
-  for (auto const& c : channels)
-    zbpp::detail::require(
-        c.slots >= 0 && c.in_flight >= 0, "the depths of a channel are at least 0");
-}
-
-ZBPP_INLINE channel_name
-tcp_transport::name(std::size_t number, channel const& ends) const noexcept {
-  return {static_cast<int>(number), ends, &on_lost_, {}};
 }
 
 ZBPP_INLINE incoming* tcp_transport::reverse_of(
@@ -295,47 +239,43 @@ ZBPP_INLINE bool tcp_transport::is_pending() const noexcept {
   return false;
 }
 
-ZBPP_INLINE channel_links::channel_links(
-    rendezvous& run, wakeup& wake, std::vector<channel> channels, pipeline_ranks const& ranks)
-    : control_(&run.control_channel()),
+ZBPP_INLINE run_transport::run_transport(
+    rendezvous& run,
+    std::vector<channel> channels,
+    std::vector<bytes> const& largest,
+    wakeup& wake,
+    tcp_settings const& settings,
+    pipeline_ranks const& ranks)
+    : lost_channels{std::vector<std::string>(channels.size())},
+      tcp_transport(
+          run.control_channel().loop(),
+          ranks.in_pipeline(run.rank()),
+          channels,
+          largest,
+          [this, &wake](int channel, std::string reason) {
+            reasons[zbpp::detail::index(channel)] = std::move(reason);
+            notify(&wake);
+          },
+          settings,
+          ranks),
+      control_(&run.control_channel()),
       connector_(run.connector_.get()),
-      wake_(&wake),
-      rank_(ranks.in_pipeline(run.rank())),
-      channels_(ranks.in_run(std::move(channels))),
-      lost_(channels_.size()) {}
+      channels_(ranks.in_run(std::move(channels))) {}
 
-ZBPP_INLINE std::unique_ptr<tcp_transport> channel_links::make_transport(
-    std::vector<bytes> const& largest, tcp_settings const& settings) {
-  return std::make_unique<tcp_transport>(
-      control_->loop(),
-      control_->rank(),
-      channels_,
-      largest,
-      [this](int channel, std::string why) {
-        lost_[zbpp::detail::index(channel)] = std::move(why);
-        notify(wake_);
-      },
-      settings,
-      rank_);
-}
-
-ZBPP_INLINE io_loop& channel_links::loop() const noexcept { return control_->loop(); }
-
-ZBPP_INLINE void channel_links::connect(tcp_transport& transport) {
+ZBPP_INLINE void run_transport::connect() {
   auto sockets = connector_->connect(channels_);
   for (std::size_t c = 0; c < sockets.size(); ++c)
-    if (sockets[c].is_open()) transport.connect(static_cast<int>(c), std::move(sockets[c]));
-  transport_ = &transport;  // last: a transport that is not connected does not stay
+    if (sockets[c].is_open()) tcp_transport::connect(static_cast<int>(c), std::move(sockets[c]));
 }
 
-ZBPP_INLINE void channel_links::report_needed(int awaited) {
-  for (std::size_t c = 0; c < lost_.size(); ++c) {
-    if (lost_[c].empty()) continue;
+ZBPP_INLINE void run_transport::report_needed(int awaited) {
+  for (std::size_t c = 0; c < reasons.size(); ++c) {
+    if (reasons[c].empty()) continue;
     auto const channel = static_cast<int>(c);
     bool const sends = channels_[c].from == control_->rank();
-    if (sends ? transport_->is_flushed(channel) : awaited != channel) continue;
+    if (sends ? is_flushed(channel) : awaited != channel) continue;
     auto const peer = sends ? channels_[c].to : channels_[c].from;
-    control_->report({{peer, -1, -1, -1}, {}, errc::peer_failed, std::exchange(lost_[c], {})});
+    control_->report({{peer, -1, -1, -1}, {}, errc::peer_failed, std::exchange(reasons[c], {})});
   }
 }
 

@@ -22,6 +22,7 @@
 #include <zbpp/runtime/impl/pipeline_setup.ipp>
 #include <zbpp/runtime/impl/program_run.ipp>
 #include <zbpp/runtime/impl/rank_code.ipp>
+#include <zbpp/runtime/impl/rank_transport.ipp>
 #include <zbpp/runtime/impl/refuse_flow.ipp>
 #include <zbpp/runtime/impl/rethrow.ipp>
 #include <zbpp/runtime/impl/run_terms.ipp>
