@@ -38,7 +38,7 @@ std::ptrdiff_t count_threads() {
 std::string effect(settings const& changed) {
   mpi::rendezvous run(MPI_COMM_WORLD, test::patient_settings());
   // Before a pipeline does, since where one is refused MPI_Finalize ends all with a failure.
-  mpi::detail::check_settings(changed);
+  mpi::ranks(run, changed).check();
   int calls = 0;
   auto given = changed;
   if (changed.on_thread_start) given.on_thread_start = [&](std::span<int const>) { ++calls; };
@@ -74,10 +74,10 @@ TEST_CASE("each setting of a rank over MPI has an effect", "[mpi][settings]") {
 }
 
 TEST_CASE("a setting of a rank over MPI that is out of range is refused by its name", "[mpi]") {
-  mpi::rendezvous const run(MPI_COMM_WORLD, test::patient_settings());  // initializes MPI
-  auto const refused = [](settings const& wrong) {
+  mpi::rendezvous run(MPI_COMM_WORLD, test::patient_settings());  // initializes MPI
+  auto const refused = [&](settings const& wrong) {
     return effect_of([&] {
-      mpi::detail::check_settings(wrong);
+      mpi::ranks(run, wrong).check();
       return std::string("taken");
     });
   };

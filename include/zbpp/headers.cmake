@@ -454,15 +454,10 @@ set(ZBPP_MPI_HEADERS
   mpi/cuda_aware.hpp
   mpi/detail/call.hpp
   mpi/detail/channel_ends.hpp
-  mpi/detail/progress_thread.hpp
   mpi/detail/transport.hpp
-  mpi/impl/call.ipp
-  mpi/impl/cuda_aware.ipp
-  mpi/impl/progress_thread.ipp
   mpi/impl/ranks.ipp
   mpi/impl/rendezvous.ipp
   mpi/impl/src.hpp
-  mpi/impl/transport.ipp
   mpi/ranks.hpp
   mpi/rendezvous.hpp
   mpi/settings.hpp

@@ -3,9 +3,5 @@
 // All that the component mpi compiles separately; one source file of the program includes it.
 #pragma once
 
-#include <zbpp/mpi/impl/call.ipp>
-#include <zbpp/mpi/impl/cuda_aware.ipp>
-#include <zbpp/mpi/impl/progress_thread.ipp>
 #include <zbpp/mpi/impl/ranks.ipp>
 #include <zbpp/mpi/impl/rendezvous.ipp>
-#include <zbpp/mpi/impl/transport.ipp>
