@@ -45,8 +45,10 @@ ZBPP_INLINE socket_states::socket_states(
   // No size is declared: what goes to the next rank grows with the layers of the model, and a stage
   // may have a few tied ones.
   constexpr bytes most_tied_layers = 16;
-  settings.largest_undeclared_message =
-      std::max(tcp_settings().largest_undeclared_message, most_tied_layers * problem.tied_size());
+  settings.largest_undeclared_message = std::max(
+      {settings.largest_undeclared_message,
+       tcp_settings().largest_undeclared_message,
+       most_tied_layers * problem.tied_size()});
   settings.records_messages = false;  // states are no messages of the program
   std::vector<bytes> const largest(channels.size(), 0);
   transport_ = std::make_unique<detail::run_transport>(
