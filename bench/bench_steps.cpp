@@ -7,6 +7,7 @@
 #include "steps_in_turn.hpp"
 #include "waiting.hpp"
 #include <zbpp/planner/registry.hpp>
+#include <zbpp/runtime/detail/grid_agreement.hpp>
 #include <zbpp/zbpp.hpp>
 
 #include <benchmark/benchmark.h>

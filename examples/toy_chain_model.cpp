@@ -4,8 +4,8 @@
 // writes, so that the model finds races; at the end of the program it says what was wrong.
 #include "toy_chain.hpp"
 
-#include <support/cuda_model/cuda_model.hpp>
-#include <support/cuda_model/environment.hpp>
+#include <gpu_model/cuda/cuda_model.hpp>
+#include <gpu_model/cuda/environment.hpp>
 
 #include <cstdio>
 #include <cstdlib>

@@ -2,8 +2,8 @@
 //
 // Runs a program with a process for each GPU on the tests' model of CUDA, which is one process: a
 // thread stands for each, with an environment of its own, and runs the program's main().
-#include <support/cuda_model/cuda_model.hpp>
-#include <support/cuda_model/environment.hpp>
+#include <gpu_model/cuda/cuda_model.hpp>
+#include <gpu_model/cuda/environment.hpp>
 
 #include <algorithm>
 #include <arpa/inet.h>

@@ -3,8 +3,8 @@
 # check_evidence.sh ROOT LEAST PAGE: fails when a claim of PAGE names no file, when a file that is named
 # does not exist below ROOT, or when there are fewer claims than LEAST, as when the search finds none.
 #
-# A claim is a line of a table whose second column names files, as `tests/test_x.cpp`; a pattern such as
-# `tests/test_*.cpp` has to match a file. In "`name` of `file`" the file has to contain the name.
+# A claim is a line of a table whose second column names files, as `tests/model/test_x.cpp`; a pattern such as
+# `tests/cuda/*.cpp` has to match a file. In "`name` of `file`" the file has to contain the name.
 #
 # shellcheck disable=SC2016  # the backquotes in patterns are those of Markdown
 set -eu

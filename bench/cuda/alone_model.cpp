@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "alone.hpp"
 
-#include <support/cuda_model/cuda_model.hpp>
+#include <gpu_model/cuda/cuda_model.hpp>
 
 #include <array>
 #include <functional>

@@ -6,8 +6,8 @@
 #include "kernel_values.hpp"
 #include "kernels.hpp"
 
-#include <support/cuda_model/cuda_model.hpp>
-#include <support/cuda_model/environment.hpp>
+#include <gpu_model/cuda/cuda_model.hpp>
+#include <gpu_model/cuda/environment.hpp>
 
 #include <cstdio>
 #include <cstdlib>

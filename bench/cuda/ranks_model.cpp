@@ -3,9 +3,9 @@
 #include <zbpp/cuda/error.hpp>
 #include <zbpp/error.hpp>
 
+#include <gpu_model/cuda/cuda_model.hpp>
+#include <gpu_model/cuda/environment.hpp>
 #include <support/asio_ranks.hpp>
-#include <support/cuda_model/cuda_model.hpp>
-#include <support/cuda_model/environment.hpp>
 #include <support/killed_rank.hpp>
 
 #include <cstddef>

@@ -6,7 +6,7 @@
 #include "weights.hpp"
 #include <zbpp/cuda/handles.hpp>
 
-#include <support/cuda_model/cuda_model.hpp>
+#include <gpu_model/cuda/cuda_model.hpp>
 
 #include <cstdio>
 #include <exception>

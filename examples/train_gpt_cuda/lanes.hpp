@@ -8,7 +8,7 @@
 #include "train_gpt/settings.hpp"
 
 #ifdef ZBPP_CUDA_MODEL
-#include <support/cuda_model/cuda_model.hpp>
+#include <gpu_model/cuda/cuda_model.hpp>
 #endif
 
 #include <cuda_bf16.h>

@@ -20,8 +20,8 @@
 #include <vector>
 
 #ifdef ZBPP_CUDA_MODEL
-#include <support/cuda_model/cuda_model.hpp>
-#include <support/cuda_model/environment.hpp>
+#include <gpu_model/cuda/cuda_model.hpp>
+#include <gpu_model/cuda/environment.hpp>
 #endif
 
 namespace gpt::cuda {

@@ -7,8 +7,8 @@
 #include "train.hpp"
 
 #ifdef ZBPP_CUDA_MODEL
+#include <gpu_model/cuda/cuda_model.hpp>
 #include <support/asio_ranks.hpp>
-#include <support/cuda_model/cuda_model.hpp>
 #endif
 
 #include <algorithm>

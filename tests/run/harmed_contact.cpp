@@ -2,7 +2,7 @@
 //
 // Tries the lines of a program such as bench/cuda/contact.cpp on models of CUDA: each line works
 // whatever CUDA may run first, and where something is broken just those lines fail that rely on it.
-#include <support/cuda_model/cuda_model.hpp>
+#include <gpu_model/cuda/cuda_model.hpp>
 #include <support/thinned.hpp>
 
 #include <nccl.h>

@@ -3,8 +3,8 @@
 // The model of CUDA for a part of a test, which leaves nothing wrong and nothing behind.
 #pragma once
 
+#include <gpu_model/cuda/cuda_model.hpp>
 #include <support/catch.hpp>
-#include <support/cuda_model/cuda_model.hpp>
 
 #include <string>
 #include <vector>

@@ -10,7 +10,7 @@
 #include <zbpp/optim/layer.hpp>
 #include <zbpp/optim/sgd.hpp>
 
-#include <support/cuda_model/cuda_model.hpp>
+#include <gpu_model/cuda/cuda_model.hpp>
 #include <support/model_rows.hpp>
 #include <support/seeded.hpp>
 

@@ -7,8 +7,8 @@
 #include <zbpp/cuda/device.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
+#include <gpu_model/cuda/cuda_model.hpp>
 #include <support/catch.hpp>
-#include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_toy.hpp>
 #include <support/toy_history.hpp>
 #include <support/toy_mlp.hpp>

@@ -13,8 +13,8 @@
 #include <zbpp/runtime/pipeline.hpp>
 #include <zbpp/runtime/training.hpp>
 
+#include <gpu_model/cuda/cuda_model.hpp>
 #include <support/catch.hpp>
-#include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_toy.hpp>
 #include <support/cuda_training.hpp>
 #include <support/plan_grid.hpp>

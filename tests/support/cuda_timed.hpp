@@ -16,8 +16,8 @@
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
+#include <gpu_model/cuda/cuda_model.hpp>
 #include <support/catch.hpp>
-#include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_training.hpp>
 
 #include <cstddef>

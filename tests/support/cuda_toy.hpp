@@ -9,7 +9,7 @@
 #include <zbpp/runtime/microbatch.hpp>
 #include <zbpp/runtime/pass_context.hpp>
 
-#include <support/cuda_model/cuda_model.hpp>
+#include <gpu_model/cuda/cuda_model.hpp>
 #include <support/toy_history.hpp>
 #include <support/toy_mlp.hpp>
 

@@ -8,9 +8,9 @@
 #include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
+#include <gpu_model/cuda/cuda_model.hpp>
 #include <support/catch.hpp>
 #include <support/checked_gpus.hpp>
-#include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_toy.hpp>
 #include <support/policy_grid.hpp>
 #include <support/same_bits.hpp>

@@ -8,8 +8,8 @@
 #include <zbpp/asio/control.hpp>
 #include <zbpp/asio/rendezvous.hpp>
 
+#include <gpu_model/cuda/cuda_model.hpp>
 #include <support/asio_ranks.hpp>
-#include <support/cuda_model/cuda_model.hpp>
 #include <support/sockets_of_process.hpp>
 
 #include <boost/asio/io_context.hpp>

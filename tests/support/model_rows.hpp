@@ -7,7 +7,7 @@
 #include <zbpp/cuda/lanes.hpp>
 #include <zbpp/optim/layer.hpp>
 
-#include <support/cuda_model/cuda_model.hpp>
+#include <gpu_model/cuda/cuda_model.hpp>
 
 #include <cstddef>
 #include <cstdint>

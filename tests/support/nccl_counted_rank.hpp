@@ -14,8 +14,8 @@
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/pipeline.hpp>
 
+#include <gpu_model/cuda/cuda_model.hpp>
 #include <support/catch.hpp>
-#include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_replay.hpp>
 #include <support/cuda_training.hpp>
 #include <support/nccl_ranks_toy.hpp>

@@ -10,8 +10,8 @@
 #include <zbpp/nccl/device_needs.hpp>
 #include <zbpp/nccl/settings.hpp>
 
+#include <gpu_model/cuda/cuda_model.hpp>
 #include <support/checked_gpus.hpp>
-#include <support/cuda_model/cuda_model.hpp>
 #include <support/cuda_toy.hpp>
 #include <support/environment_variable.hpp>
 

@@ -20,8 +20,8 @@
 #include <zbpp/runtime/pass_context.hpp>
 #include <zbpp/runtime/training.hpp>
 
-#include <support/cuda_model/cuda_model.hpp>
-#include <support/cuda_model/messages.hpp>
+#include <gpu_model/cuda/cuda_model.hpp>
+#include <gpu_model/cuda/messages.hpp>
 #include <support/cuda_optim.hpp>
 #include <support/policy_grid.hpp>
 

@@ -3,7 +3,7 @@
 // Mutation of what a step issues: each call left out once, to see whether anybody notices.
 #pragma once
 
-#include <support/cuda_model/cuda_model.hpp>
+#include <gpu_model/cuda/cuda_model.hpp>
 #include <support/thinned.hpp>
 
 #include <cstdint>

@@ -86,7 +86,8 @@ class process_backend {
 
   /// Refuses settings that are out of range.
   static constexpr void check() noexcept {}
-  /// @return how long a thread sleeps between calls of `poll_aside` of the transport, while the rank
+  /// @return how long a thread sleeps between calls of `poll_aside` of the transport, while the
+  /// rank
   ///         runs; 0 where there is none
   [[nodiscard]] static constexpr std::chrono::microseconds poll_interval() noexcept { return {}; }
 
@@ -175,7 +176,9 @@ class process_executor : public one_rank {
   [[nodiscard]] wakeup* wakeup_of(int) noexcept { return &wakeup_; }
   /// @return true: the rank has this process to itself
   [[nodiscard]] bool waits_idle() const noexcept override { return true; }
-  [[nodiscard]] bool records_messages() const noexcept override { return by_.settings().records_messages; }
+  [[nodiscard]] bool records_messages() const noexcept override {
+    return by_.settings().records_messages;
+  }
 
   /// @return what carries the messages of this rank; not connected yet
   [[nodiscard]] std::unique_ptr<typename Backend::transport_type> make_transport(

@@ -29,7 +29,7 @@ namespace zbpp {
 /// these ranks and then one `connect`; a message notifies `wakeup_of` its receiver.
 template <class Backend>
 concept backend = requires(
-    typename Backend::executor executor,
+    typename Backend::executor& runs,
     program const& program,
     traffic const& messages,
     problem const& problem,
@@ -41,12 +41,12 @@ concept backend = requires(
   requires zbpp::pass_observer<typename Backend::pass_observer>;
   { Backend::reserves_memory } -> std::convertible_to<bool>;
   {
-    executor.make_transport(program, messages, problem)
+    runs.make_transport(program, messages, problem)
   } -> std::same_as<std::unique_ptr<typename Backend::transport_type>>;
-  executor.connect(channels);
-  { executor.wakeup_of(rank) } -> std::same_as<wakeup*>;
-  executor.start_run();
-  { executor.observer_of(rank) } -> std::same_as<typename Backend::pass_observer>;
+  runs.connect(channels);
+  { runs.wakeup_of(rank) } -> std::same_as<wakeup*>;
+  runs.start_run();
+  { runs.observer_of(rank) } -> std::same_as<typename Backend::pass_observer>;
 };
 
 /// Models a backend of which two ranks on one device hand messages over without a copy:
