@@ -137,7 +137,7 @@ template <class Number>
 }
 
 /// Describes an array by its type and shape, as in `F32 of 3 x 4`.
-[[nodiscard]] std::string describe(std::string_view type, std::span<std::int64_t const> shape);
+[[nodiscard]] std::string describe(number_type type, std::span<std::int64_t const> shape);
 
 /// Says what a file has under a name.
 struct stored_array {

@@ -71,9 +71,8 @@ namespace detail {
 /// Refuses an array that does not lie in the whole one that it is a part of.
 ZBPP_INLINE void check_part(array const& of) {
   if (fits(of.shape, of.part)) return;
-  throw error(errc::bad_argument) + "'" + of.name + "' is " +
-      describe(to_string(of.type), of.shape) + " from " + of.part.first + " of " + of.part.whole +
-      " along axis " + of.part.axis +
+  throw error(errc::bad_argument) + "'" + of.name + "' is " + describe(of.type, of.shape) +
+      " from " + of.part.first + " of " + of.part.whole + " along axis " + of.part.axis +
       ", which does not lie in the whole array; give array_part the axis, and the place and "
       "size along it";
 }

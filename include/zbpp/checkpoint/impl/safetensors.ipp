@@ -171,9 +171,7 @@ class header_reader {
     made.begin = static_cast<std::uint64_t>(offsets[0]);
     made.end = static_cast<std::uint64_t>(offsets[1]);
     if (size_of(made.type, made.shape) != made.end - made.begin)
-      refuse(
-          "the data of the entry '" + name + "' is not " +
-          describe(to_string(made.type), made.shape));
+      refuse("the data of the entry '" + name + "' is not " + describe(made.type, made.shape));
     return made;
   }
 
@@ -228,8 +226,7 @@ ZBPP_INLINE void check_names(std::vector<std::string> names) {
   zbpp::detail::require(
       !std::ranges::binary_search(names, "__metadata__"),
       "an entry of a checkpoint is '__metadata__', which the format has for itself; give it "
-      "another "
-      "name");
+      "another name");
   if (auto const twice = std::ranges::adjacent_find(names); twice != names.end())
     throw error(errc::bad_argument) + "two entries of a checkpoint are '" + *twice +
         "'; give each the name that it has in the whole model";
@@ -245,7 +242,7 @@ ZBPP_INLINE void check_arrays(std::span<array const* const> arrays) {
     if (size_of(each->type, each->shape) != each->bytes.size())
       refuse(
           zbpp::detail::joined(name) + " has " + each->bytes.size() + " bytes, which are not " +
-          describe(to_string(each->type), each->shape));
+          describe(each->type, each->shape));
     if (!are_right(each->type, each->bytes))
       refuse(name + " has a byte of a bool that is neither 0 nor 1; save it as another type");
     names.push_back(each->name);
@@ -255,8 +252,8 @@ ZBPP_INLINE void check_arrays(std::span<array const* const> arrays) {
 
 }  // namespace detail
 
-ZBPP_INLINE std::string describe(std::string_view type, std::span<std::int64_t const> shape) {
-  std::string text = zbpp::detail::joined(type, shape.empty() ? ", one number" : " of ");
+ZBPP_INLINE std::string describe(number_type type, std::span<std::int64_t const> shape) {
+  std::string text = zbpp::detail::joined(to_string(type), shape.empty() ? ", one number" : " of ");
   auto const* times = "";
   for (auto const length : shape) text += zbpp::detail::joined(std::exchange(times, " x "), length);
   return text;

@@ -203,9 +203,9 @@ ZBPP_INLINE void stored_model::add(stored_file const& file) {
       if (other.at.whole != own.at.whole || other.array->type != stored.type)
         detail::refuse_file(
             file,
-            "has a part of '" + name + "' as " + describe(to_string(stored.type), own.at.whole) +
-                ", and " + other.file->path().filename().string() + " one as " +
-                describe(to_string(other.array->type), other.at.whole));
+            "has a part of '" + name + "' as " + describe(stored.type, own.at.whole) + ", and " +
+                other.file->path().filename().string() + " one as " +
+                describe(other.array->type, other.at.whole));
       if (detail::common_count(other.at, own.at) > 0)
         detail::refuse_file(
             file,
@@ -220,7 +220,7 @@ ZBPP_INLINE void stored_model::add(stored_file const& file) {
 
 ZBPP_INLINE void stored_model::require(array const& wanted) const {
   auto const to = detail::block_of(wanted.shape, wanted.part);
-  auto const right = describe(to_string(wanted.type), to.whole);
+  auto const right = describe(wanted.type, to.whole);
   auto const found = arrays_.find(wanted.name);
   if (found == arrays_.end())
     throw error(errc::bad_format) + path_.string() + ": has no '" + wanted.name +
@@ -231,7 +231,7 @@ ZBPP_INLINE void stored_model::require(array const& wanted) const {
   if (type != wanted.type || shape != to.whole)
     detail::refuse_file(
         *pieces.front().file,
-        "has '" + name + "' as " + describe(to_string(type), shape) + ", here belongs " + right);
+        "has '" + name + "' as " + describe(type, shape) + ", here belongs " + right);
   std::uint64_t count = 0;
   for (auto const& each : pieces) count += detail::common_count(each.at, to);
   if (size_of(type, to.shape) == count * size_of(type)) return;
