@@ -245,7 +245,7 @@ TEST_CASE("what a file cannot have is refused before it is written", "[checkpoin
   auto const named = [&](std::string name, std::vector<std::int64_t> shape = {}) {
     return array_of(std::move(name), std::span(numbers), std::move(shape));
   };
-  for (auto const& [arrays, text] : std::vector<std::pair<std::vector<array>, std::string>>{
+  for (auto const& each : std::vector<std::pair<std::vector<array>, std::string>>{
            {{named("w"), named("w")},
             "two entries of a checkpoint are 'w'; give each the name that it has in the whole "
             "model"},
@@ -259,7 +259,7 @@ TEST_CASE("what a file cannot have is refused before it is written", "[checkpoin
             "an entry of a checkpoint is '__metadata__', which the format has for itself; give it "
             "another name"},
            {{named("\xFF")}, "a name in a checkpoint is not valid UTF-8; give it another one"}}) {
-    CHECK(refusal([&] { write_arrays(path, arrays); }) == text);
+    CHECK(refusal([&] { write_arrays(path, each.first); }) == each.second);
     CHECK_FALSE(fs::exists(path));
   }
 }

@@ -574,12 +574,12 @@ TEST_CASE("a checkpoint that does not fit is refused with what is wrong", "[torc
     check(folder / "both", model_part(right), b.string() + wrong);
   }
   fs::create_directory(folder / "empty");
-  for (auto const& [name, wrong] :
-       {std::pair("none", ": cannot be read: No such file or directory"),
-        std::pair("empty", ": has no file whose name ends in .safetensors")})
+  for (auto const& each :
+       {std::pair(folder / "none", ": cannot be read: No such file or directory"),
+        std::pair(folder / "empty", ": has no file whose name ends in .safetensors")})
     CHECK(refusal(errc::io_failed, [&] {
-            load_checkpoint(folder / name, {});
-          }) == (folder / name).string() + wrong);
+            load_checkpoint(each.first, {});
+          }) == each.first.string() + each.second);
 }
 
 TEST_CASE("what a checkpoint cannot have is refused", "[torch][checkpoint]") {
@@ -590,7 +590,7 @@ TEST_CASE("what a checkpoint cannot have is refused", "[torch][checkpoint]") {
   torch::optim::SGD sparse({table}, 0.1);
   model_part const with_sparse(named{{"table", table}}, sparse);
   auto const w = named{{"w", at::ones({2, 2})}};
-  for (auto const& [parts, wrong] : std::vector<std::pair<std::vector<model_part>, std::string>>{
+  for (auto const& each : std::vector<std::pair<std::vector<model_part>, std::string>>{
            {{model_part(w), model_part(w)},
             "two entries of a checkpoint are 'w'; give each the name that it has in the whole "
             "model"},
@@ -603,7 +603,7 @@ TEST_CASE("what a checkpoint cannot have is refused", "[torch][checkpoint]") {
            {{with_sparse},
             "the gradient of 'table' is sparse, which a checkpoint cannot have; save when the "
             "optimizer has stepped and its gradients are cleared"}}) {
-    CHECK(refusal([&] { save_checkpoint(folder / "a", parts); }) == wrong);
+    CHECK(refusal([&] { save_checkpoint(folder / "a", each.first); }) == each.second);
     CHECK(fs::is_empty(folder.path()));
   }
   table.mutable_grad().reset();
