@@ -16,6 +16,7 @@
 #include <zbpp/asio/socket_grid.hpp>
 #include <zbpp/asio/socket_states.hpp>
 #include <zbpp/asio/step_supervisor.hpp>
+#include <zbpp/model/costs.hpp>
 #include <zbpp/model/grid.hpp>
 #include <zbpp/model/problem.hpp>
 #include <zbpp/model/program.hpp>
