@@ -1,26 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/adapt/auto_pipeline.hpp>
-// What the checks need besides.
 #include <zbpp/analysis/simulate.hpp>
-#include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/in_process_grid.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
 
-#include <support/catch.hpp>
+#include <support/backends.hpp>
 #include <support/plain_flow.hpp>
-#include <support/refusal.hpp>
-
-#include <algorithm>
-#include <cstddef>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace test_auto_pipeline {
 
 using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 
@@ -49,7 +38,7 @@ struct owned_stage {
 
   flow operator()(microbatch mb) { return plain(mb); }
 
-  test::plain_flow plain;
+  plain_flow plain;
   int first;
   int end;
 };
@@ -86,8 +75,7 @@ TEST_CASE("layers become a running pipeline that takes what was planned", "[auto
     for (int i = 0; i < 3; ++i) {
       auto const& result = pipe.step();
       CHECK(cost(result.measured) == pipe.chosen().cost);
-      for (int m = 0; m < 8; ++m)
-        CHECK(result.losses[detail::index(m)] == test::plain_flow::expected_loss(pipe.stages(), m));
+      CHECK(plain_flow::are_expected(result.losses, pipe.stages()));
     }
     CHECK(pipe.current().steps() == 3);
     CHECK(pipe.current().planned().problem() == pipe.chosen().problem);
@@ -101,14 +89,12 @@ TEST_CASE("a step may have another number of microbatches", "[auto_pipeline]") {
     std::vector<std::string> lines;
     auto settings = brief(lines);
     if (!adapts) settings.replan.reset();
-    auto_pipeline pipe{
-        model(), virtual_time{}, [](int, int) { return test::plain_flow{}; }, settings};
+    auto_pipeline pipe{model(), virtual_time{}, [](int, int) { return plain_flow{}; }, settings};
     int taken = 0;
     for (int const count : {8, 3, 3, 8, 1, 11, 8}) {
       auto const& result = count == 8 ? pipe.step() : pipe.step(count);
       REQUIRE(result.losses.size() == detail::index(count));
-      for (int m = 0; m < count; ++m)
-        CHECK(result.losses[detail::index(m)] == test::plain_flow::expected_loss(pipe.stages(), m));
+      CHECK(plain_flow::are_expected(result.losses, pipe.stages()));
       CHECK(pipe.current().steps() == ++taken);
     }
     CHECK(pipe.current().planned().problem() == pipe.chosen().problem);
@@ -133,13 +119,13 @@ TEST_CASE("replicas in one process follow one plan", "[auto_pipeline]") {
       auto_pipeline pipe{
           model,
           virtual_time{.noise = noise, .place = place},
-          [](int, int) { return test::plain_flow(); },
+          [](int, int) { return plain_flow(); },
           settings};
       for (int i = 0; i < 12; ++i) static_cast<void>(pipe.step());
       ran[detail::index(place.data())] = pipe.current().planned().schedule();
     });
   };
-  CHECK(test::refusal(errc::bad_argument, [&] {
+  CHECK(refusal(errc::bad_argument, [&] {
           run({});
         }).ends_with("set in_background and moves_stages to false"));
   run({.first_steps = 1, .window = 2, .in_background = false, .seconds = 0.05});
@@ -149,8 +135,8 @@ TEST_CASE("replicas in one process follow one plan", "[auto_pipeline]") {
 
 TEST_CASE("ranks that are not there are refused", "[auto_pipeline]") {
   for (int rank : {-1, 2})
-    CHECK(test::refusal(errc::bad_argument, [&] {
-            auto const one = [](int, int) { return test::plain_flow{}; };
+    CHECK(refusal(errc::bad_argument, [&] {
+            auto const one = [](int, int) { return plain_flow{}; };
             auto_settings settings{.plan = {.seconds = 0.001}, .rank = rank};
             auto_pipeline pipe{model(2), threads{}, one, settings};
           }) == "auto_settings::rank is no rank of the placement; ranks count from 0");
@@ -162,7 +148,7 @@ TEST_CASE("layers are measured one by one", "[auto_pipeline]") {
   auto const one = [&](int first, int end) {
     CHECK(end == first + 1);
     ++made;
-    return test::plain_flow{};
+    return plain_flow{};
   };
   auto const measured = measure_layers(truth, virtual_time{}, one, {.first_steps = 1, .steps = 2});
   CHECK(measured == truth);
@@ -174,14 +160,13 @@ TEST_CASE("layers are measured one by one", "[auto_pipeline]") {
 }
 
 TEST_CASE("a pipeline of measured layers trains on threads", "[auto_pipeline]") {
-  auto const one = [](int, int) { return test::plain_flow{}; };
+  auto const one = [](int, int) { return plain_flow{}; };
   std::vector<std::string> lines;
   auto settings = brief(lines);
   auto_pipeline pipe{measure_layers(model(2), threads{}, one), threads{}, one, settings};
   for (int i = 0; i < 30; ++i) {
     auto const& result = pipe.step();
-    for (int m = 0; m < 8; ++m)
-      CHECK(result.losses[detail::index(m)] == test::plain_flow::expected_loss(pipe.stages(), m));
+    CHECK(plain_flow::are_expected(result.losses, pipe.stages()));
   }
   CHECK(!lines.empty());
 }

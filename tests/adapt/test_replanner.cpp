@@ -1,59 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/adapt/detail/plans_by_count.hpp>
 #include <zbpp/adapt/replanner.hpp>
-// What the checks need besides.
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
-#include <zbpp/policy/one_chunk.hpp>
 #include <zbpp/runtime/in_process_grid.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/adaptive_loop.hpp>
-#include <support/catch.hpp>
+#include <support/backends.hpp>
 #include <support/checked_model.hpp>
 #include <support/plain_flow.hpp>
-#include <support/refusal.hpp>
-#include <support/thinned.hpp>
 #include <support/toy_history.hpp>
 #include <support/toy_mlp.hpp>
 #include <support/toy_reference.hpp>
 
-#include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
 
 namespace test_replanner {
 
 using namespace zbpp;
-namespace toy = zbpp::test::toy;
+using namespace zbpp::test;
 
 namespace {
 
-// Even costs, and memory for twice the activations of 1F1B, so that another order can help.
 plan zb_h1_plan(int ranks, int microbatches) {
-  stage_costs const even{
-      .forward = 1000,
-      .backward_input = 1000,
-      .backward_weight = 900,
-      .activation = 10,
-      .weight_gradient_input = 5,
-      .edge = toy::edge};
-  return make_plan(
-      zb_h1{}, problem(placement::linear(ranks), microbatches, even, 20, {20 * ranks + 4000}));
-}
-
-replan_settings at_once() {
-  return {
-      .first_steps = 1,
-      .window = 3,
-      .least_gain = 0.01,
-      .least_steps = 10,
-      .in_background = false,
-      .seconds = 0.16};
+  return make_plan(zb_h1{}, roomy_problem(ranks, microbatches, toy::edge));
 }
 
 // Rank 0 takes half as long again as the first plan has it, from a step on.
@@ -70,15 +40,14 @@ TEST_CASE("a slow rank leads to another order, which takes what was foreseen", "
   auto const first = zb_h1_plan(4, 12);
   std::int64_t step = 0;
   std::vector<std::string> lines;
-  std::vector<test::plain_flow> stages(4);
-  test::adaptive_loop pipe{
-      first, virtual_time{slow_from(first, step, 8)}, stages, at_once(), test::keep_in(lines)};
+  std::vector<plain_flow> stages(4);
+  adaptive_loop pipe{
+      first, virtual_time{slow_from(first, step, 8)}, stages, at_once(), keep_in(lines)};
   std::vector<ticks> took;
   for (; step < 40; ++step) {
     auto const& result = pipe.step();
     took.push_back(cost(result.measured));
-    for (int m = 0; m < 12; ++m)
-      CHECK(result.losses[detail::index(m)] == test::plain_flow::expected_loss(4, m));
+    CHECK(plain_flow::are_expected(result.losses, 4));
   }
   REQUIRE(pipe.switches().size() == 1);
   auto const& change = pipe.switches().front();
@@ -94,9 +63,9 @@ TEST_CASE("a slow rank leads to another order, which takes what was foreseen", "
   CHECK(pipe.current().steps() == 40);
   CHECK(pipe.planner().costs().costs(0).forward == 1500);
   CHECK(verify(pipe.current().planned().program(), pipe.current().planned().problem()).empty());
-  CHECK(test::says(lines, "have left those of the plan"));
-  CHECK(test::says(lines, "another plan runs from here"));
-  CHECK(test::says(lines, "the new plan saved"));
+  CHECK(says(lines, "have left those of the plan"));
+  CHECK(says(lines, "another plan runs from here"));
+  CHECK(says(lines, "the new plan saved"));
 }
 
 TEST_CASE("noise on what is stated is added once, whatever plan runs", "[adaptive]") {
@@ -110,8 +79,8 @@ TEST_CASE("noise on what is stated is added once, whatever plan runs", "[adaptiv
     std::vector<std::string> lines;
     auto settings = at_once();
     settings.moves_stages = moves;
-    std::vector<test::plain_flow> stages(4);
-    test::adaptive_loop pipe{first, virtual_time{noise}, stages, settings, test::keep_in(lines)};
+    std::vector<plain_flow> stages(4);
+    adaptive_loop pipe{first, virtual_time{noise}, stages, settings, keep_in(lines)};
     std::vector<ticks> took;
     auto const of_five = make_plan(zb_h1{}, with_microbatches(first.problem(), 5));
     for (int step = 0; step < 60; ++step) {
@@ -136,28 +105,16 @@ namespace {
 
 // Two replicas, of which the second has a slow rank.
 plan plan_of_replicas() {
-  auto const alone = zb_h1_plan(3, 9).problem();
-  auto costs = std::vector(alone.all_costs().begin(), alone.all_costs().end());
-  for (auto& c : costs) c.edge = test::checked::edge;
   return make_plan(
       zb_h1{},
-      with_replicas(with_stages(alone, costs), {.count = 2}),
+      with_replicas(roomy_problem(3, 9, checked::edge), {.count = 2}),
       {.step = step_kind::unchecked});
 }
-timeline step_of_replica(plan const& running, int replica) {
-  auto const first = plan_of_replicas().problem();
-  std::vector<stage_costs> costs(first.all_costs().begin(), first.all_costs().end());
-  if (replica == 1) costs[0].forward = costs[0].backward_input = 1600;
-  return simulate(running.schedule(), with_stages(first, costs));
-}
-
-virtual_time in_grid(virtual_time, grid_place const& place) { return {.place = place}; }
-threads in_grid(threads, grid_place const& place) { return {.place = place}; }
 
 }  // namespace
 
 TEST_CASE("replicas in one process change their plan together", "[adaptive]") {
-  auto const check = [](auto backend) {
+  on_backends([](auto backend) {
     auto const first = plan_of_replicas();
     std::vector<std::vector<plan_switch>> switches(2);
     std::vector<std::vector<schedule>> ran(2);
@@ -168,11 +125,13 @@ TEST_CASE("replicas in one process change their plan together", "[adaptive]") {
       std::vector<std::string> lines;
       auto settings = at_once();
       settings.gather = [&](plan const& running, timeline const&) {
-        return step_of_replica(running, place.data());
+        auto const stated = first.problem();
+        return simulate(running.schedule(), place.data() == 1 ? with_slow_first(stated) : stated);
       };
-      test::checked::model own({.stages = 3, .first_batch = 100 * place.data()});
-      test::adaptive_loop pipe{
-          first, in_grid(backend, place), own.stages(), settings, test::keep_in(lines)};
+      auto own_backend = backend;
+      own_backend.place = place;
+      checked::model own({.stages = 3, .first_batch = 100 * place.data()});
+      adaptive_loop pipe{first, own_backend, own.stages(), settings, keep_in(lines)};
       for (int i = 0; i < 16; ++i) {
         static_cast<void>(pipe.step());
         ran[here].push_back(pipe.current().planned().schedule());
@@ -187,30 +146,29 @@ TEST_CASE("replicas in one process change their plan together", "[adaptive]") {
     std::vector<std::vector<std::uint32_t>> kept(2);
     in_process_grid same({.pipeline = 3, .data = 2});
     same.run([&](grid_place const& place) {
-      test::checked::model own({.stages = 3, .first_batch = 100 * place.data()});
-      pipeline pipe{first, in_grid(backend, place), own.stages()};
+      checked::model own({.stages = 3, .first_batch = 100 * place.data()});
+      auto own_backend = backend;
+      own_backend.place = place;
+      pipeline pipe{first, own_backend, own.stages()};
       pipe.run(16);
       kept[detail::index(place.data())] = own.bits();
     });
     CHECK(bits == kept);
     CHECK(bits[0] == bits[1]);
-  };
-  check(virtual_time{});
-  check(threads{});
+  });
 }
 
 TEST_CASE("replicas that would not change their plan together are refused", "[adaptive]") {
   auto const first = plan_of_replicas();
   auto const refused = [&](errc code, auto const& change) {
     in_process_grid whole({.pipeline = 3, .data = 2});
-    return test::refusal(code, [&] {
+    return refusal(code, [&] {
       whole.run([&](grid_place const& place) {
         std::vector<std::string> lines;
         auto settings = at_once();
         change(place.data(), settings);
-        std::vector<test::plain_flow> stages(3);
-        test::adaptive_loop pipe{
-            first, threads{.place = place}, stages, settings, test::keep_in(lines)};
+        std::vector<plain_flow> stages(3);
+        adaptive_loop pipe{first, threads{.place = place}, stages, settings, keep_in(lines)};
       });
     });
   };
@@ -228,9 +186,8 @@ TEST_CASE("replicas that would not change their plan together are refused", "[ad
 
 TEST_CASE("without a change of costs the plan stays", "[adaptive]") {
   std::vector<std::string> lines;
-  std::vector<test::plain_flow> stages(3);
-  test::adaptive_loop pipe{
-      zb_h1_plan(3, 9), virtual_time{}, stages, at_once(), test::keep_in(lines)};
+  std::vector<plain_flow> stages(3);
+  adaptive_loop pipe{zb_h1_plan(3, 9), virtual_time{}, stages, at_once(), keep_in(lines)};
   for (int i = 0; i < 30; ++i) static_cast<void>(pipe.step());
   CHECK(pipe.switches().empty());
   CHECK(lines.empty());
@@ -238,33 +195,33 @@ TEST_CASE("without a change of costs the plan stays", "[adaptive]") {
 
 TEST_CASE("where all is slower alike the plan stays, and no second search begins", "[adaptive]") {
   std::vector<std::string> lines;
-  std::vector<test::plain_flow> stages(1);
+  std::vector<plain_flow> stages(1);
   stage_costs const even{.forward = 1000, .backward_input = 1000, .backward_weight = 1000};
   auto const first = make_plan(zb_h1{}, problem(placement::linear(1), 4, even));
-  test::adaptive_loop pipe{
+  adaptive_loop pipe{
       first,
       virtual_time{{.pass_time = [](int, pass const&, ticks stated) { return 2 * stated; }}},
       stages,
       at_once(),
-      test::keep_in(lines)};
+      keep_in(lines)};
   for (int i = 0; i < 60; ++i) static_cast<void>(pipe.step());
   CHECK(pipe.switches().empty());
   CHECK(lines.size() == 2);
-  CHECK(test::says(lines, "no plan is foreseen to save 1.0 %"));
+  CHECK(says(lines, "no plan is foreseen to save 1.0 %"));
 }
 
 TEST_CASE("a switch that did not pay is taken back", "[adaptive]") {
   auto const first = zb_h1_plan(4, 12);
   std::int64_t step = 0;
   std::vector<std::string> lines;
-  std::vector<test::plain_flow> stages(4);
+  std::vector<plain_flow> stages(4);
   bool has_switched = false;
   virtual_noise const noise{.pass_time = [&](int rank, pass const& p, ticks) {
     auto const planned = first.problem().costs(p.stage).of(p.kind);
     if (has_switched) return 3 * planned;  // whatever the order
     return rank == 0 && step >= 4 ? planned * 3 / 2 : planned;
   }};
-  test::adaptive_loop pipe{first, virtual_time{noise}, stages, at_once(), test::keep_in(lines)};
+  adaptive_loop pipe{first, virtual_time{noise}, stages, at_once(), keep_in(lines)};
   for (; step < 40; ++step) {
     static_cast<void>(pipe.step());
     has_switched = !pipe.switches().empty() && !pipe.switches().front().is_taken_back;
@@ -273,7 +230,7 @@ TEST_CASE("a switch that did not pay is taken back", "[adaptive]") {
   auto const& change = pipe.switches().front();
   CHECK(change.is_taken_back);
   CHECK(change.after >= change.before);
-  CHECK(test::says(lines, "so the old one runs again"));
+  CHECK(says(lines, "so the old one runs again"));
   if (pipe.switches().size() == 1) CHECK(pipe.current().planned().schedule() == first.schedule());
 }
 
@@ -286,20 +243,17 @@ TEST_CASE("a search that fails leaves the plan, and says so", "[adaptive]") {
   slow.forward = 3000;
   auto const line = simulate(first.schedule(), problem(placement::linear(2), 6, slow, 20));
   std::vector<std::string> lines;
-  replanner decides(first, at_once(), test::keep_in(lines));
+  replanner decides(first, at_once(), keep_in(lines));
   for (int i = 0; i < 10; ++i) CHECK_FALSE(decides.after(line).has_value());
-  CHECK(test::says(lines, "the search failed, so the plan stays: "));
+  CHECK(says(lines, "the search failed, so the plan stays: "));
   CHECK(decides.current().schedule() == first.schedule());
 }
 
 TEST_CASE("a plan that cannot run is refused, and the old one goes on", "[adaptive]") {
   auto const first = zb_h1_plan(4, 12);
-  std::vector<stage_costs> costs(4, first.problem().costs(0));
-  costs[0].forward = 1600;
-  costs[0].backward_input = 1600;
-  auto const line = simulate(first.schedule(), problem(placement::linear(4), 12, costs, 20));
+  auto const line = simulate(first.schedule(), with_slow_first(first.problem()));
   std::vector<std::string> lines;
-  replanner decides(first, at_once(), test::keep_in(lines));
+  replanner decides(first, at_once(), keep_in(lines));
   int given = 0;
   for (int i = 0; i < 12 && given == 0; ++i) {
     if (!decides.after(line)) continue;
@@ -309,7 +263,7 @@ TEST_CASE("a plan that cannot run is refused, and the old one goes on", "[adapti
   CHECK(given == 1);
   CHECK(decides.current().schedule() == first.schedule());
   CHECK(decides.switches().front().is_taken_back);
-  CHECK(test::says(lines, "so the old one goes on: no memory"));
+  CHECK(says(lines, "so the old one goes on: no memory"));
 }
 
 TEST_CASE("weights and losses are to the bit those of the plan that stays", "[adaptive]") {
@@ -318,8 +272,8 @@ TEST_CASE("weights and losses are to the bit those of the plan that stays", "[ad
   std::vector<std::string> lines;
   auto all = toy::make_model(4);
   std::vector<toy::hand_written> stages(all.begin(), all.end());
-  test::adaptive_loop pipe{
-      first, virtual_time{slow_from(first, step, 0)}, stages, at_once(), test::keep_in(lines)};
+  adaptive_loop pipe{
+      first, virtual_time{slow_from(first, step, 0)}, stages, at_once(), keep_in(lines)};
   auto plain = toy::make_model(4);
   std::vector<toy::hand_written> same(plain.begin(), plain.end());
   pipeline kept{first, threads{}, same};
@@ -338,8 +292,8 @@ TEST_CASE("steps of other numbers of microbatches give the bits of a plain loop"
   std::vector<std::string> lines;
   auto all = toy::make_model(4);
   std::vector<toy::hand_written> stages(all.begin(), all.end());
-  test::adaptive_loop pipe{
-      first, virtual_time{slow_from(first, step, 10)}, stages, at_once(), test::keep_in(lines)};
+  adaptive_loop pipe{
+      first, virtual_time{slow_from(first, step, 10)}, stages, at_once(), keep_in(lines)};
   detail::plans_by_count counts({.seconds = 0.01});
   auto plain = toy::make_model(4);
   std::vector<toy::hand_written> same(plain.begin(), plain.end());
@@ -379,7 +333,7 @@ TEST_CASE("plans by count are kept while the placement stays", "[adaptive]") {
   auto const elsewhere = zb_h1_plan(2, 9);
   CHECK(plans.plan_for(elsewhere, 4).problem() == with_microbatches(elsewhere.problem(), 4));
   auto const tight = make_plan(zb_h1{}, with_memory_limit(usual.problem(), 1));
-  CHECK(test::refusal(errc::unsupported_problem, [&] {
+  CHECK(refusal(errc::unsupported_problem, [&] {
           static_cast<void>(plans.plan_for(tight, 4));
         }).empty() == false);
   for (int const wrong : {0, -1}) CHECK_THROWS_AS(plans.plan_for(elsewhere, wrong), error);
@@ -387,24 +341,23 @@ TEST_CASE("plans by count are kept while the placement stays", "[adaptive]") {
 }
 
 TEST_CASE("on threads searches run beside the steps", "[adaptive]") {
-  std::vector<test::plain_flow> stages(3);
+  std::vector<plain_flow> stages(3);
   auto const first = zb_h1_plan(3, 9);  // with times that are not those of these flows
   std::vector<std::string> lines;
   auto settings = at_once();
   settings.in_background = true;
   settings.least_gain = 0;
   {
-    test::adaptive_loop pipe{first, threads{}, stages, settings, test::keep_in(lines)};
-    for (int i = 0; i < test::thinned(300, 60); ++i) {
+    adaptive_loop pipe{first, threads{}, stages, settings, keep_in(lines)};
+    for (int i = 0; i < thinned(300, 60); ++i) {
       auto const& result = pipe.step();
-      for (int m = 0; m < 9; ++m)
-        CHECK(result.losses[detail::index(m)] == test::plain_flow::expected_loss(3, m));
+      CHECK(plain_flow::are_expected(result.losses, 3));
     }
-    CHECK(test::says(lines, "looking for another one"));
+    CHECK(says(lines, "looking for another one"));
   }
   // A search that is under way ends with the pipeline.
   settings.seconds = 1e6;
-  test::adaptive_loop brief{first, threads{}, stages, settings};
+  adaptive_loop brief{first, threads{}, stages, settings};
   for (int i = 0; i < 10; ++i) static_cast<void>(brief.step());
 }
 
@@ -413,19 +366,24 @@ TEST_CASE("settings of replanning that are out of range are refused", "[adaptive
   auto const refused = [&](auto const& change) {
     replan_settings settings;
     change(settings);
-    return test::refusal(errc::bad_argument, [&] { replanner(first, settings); });
+    return refusal(errc::bad_argument, [&] { replanner(first, settings); });
   };
-  CHECK(refused([](auto& s) { s.first_steps = -1; }).find("first_steps") != std::string::npos);
-  CHECK(refused([](auto& s) { s.window = 0; }).find("window") != std::string::npos);
-  CHECK(refused([](auto& s) { s.band = 0; }).find("band is not above 0") != std::string::npos);
-  CHECK(refused([](auto& s) { s.band = std::nan(""); }).find("band") != std::string::npos);
-  CHECK(refused([](auto& s) { s.least_gain = -0.1; }).find("least_gain") != std::string::npos);
-  CHECK(refused([](auto& s) {
-          s.least_gain = std::nan("");
-        }).find("least_gain") != std::string::npos);
-  CHECK(refused([](auto& s) { s.least_steps = -1; }).find("least_steps") != std::string::npos);
-  CHECK(refused([](auto& s) { s.message_quantile = 2; }).find("quantile") != std::string::npos);
-  CHECK(refused([](auto& s) { s.seconds = std::nan(""); }).find("seconds") != std::string::npos);
+  struct row {
+    std::string said;
+    void (*change)(replan_settings&);
+  };
+  constexpr auto nan = std::numeric_limits<double>::quiet_NaN();
+  for (row const& wrong : std::initializer_list<row>{
+           {"first_steps", [](auto& s) { s.first_steps = -1; }},
+           {"window", [](auto& s) { s.window = 0; }},
+           {"band is not above 0", [](auto& s) { s.band = 0; }},
+           {"band", [](auto& s) { s.band = nan; }},
+           {"least_gain", [](auto& s) { s.least_gain = -0.1; }},
+           {"least_gain", [](auto& s) { s.least_gain = nan; }},
+           {"least_steps", [](auto& s) { s.least_steps = -1; }},
+           {"quantile", [](auto& s) { s.message_quantile = 2; }},
+           {"seconds", [](auto& s) { s.seconds = nan; }}})
+    CHECK(has(refused(wrong.change), wrong.said));
 }
 
 }  // namespace test_replanner

@@ -25,16 +25,8 @@
 
 namespace test_steps {
 
+using namespace zbpp;
 using namespace zbpp::test;
-using zbpp::plan;
-using zbpp::problem;
-using zbpp::schedule;
-using zbpp::simulate_steps;
-using zbpp::simulated_steps;
-using zbpp::stage_costs;
-using zbpp::step_kind;
-using zbpp::ticks;
-using zbpp::times_of_steps;
 
 namespace {
 
@@ -55,9 +47,8 @@ problem with_random_times(seeded_random& random, problem const& shape) {
     if (ties && random.chance(0.4)) costs.tied = sizeof(checked::matrix);
     all.push_back(costs);
   }
-  zbpp::transfer_costs const transfer = random.chance(0.5)
-                                            ? zbpp::transfer_costs(random.integer(0, 4))
-                                            : random_transfer(random, shape.ranks());
+  transfer_costs const transfer = random.chance(0.5) ? transfer_costs(random.integer(0, 4))
+                                                     : random_transfer(random, shape.ranks());
   return {shape.placement(), shape.microbatches(), std::move(all), transfer};
 }
 
@@ -65,7 +56,7 @@ problem with_random_times(seeded_random& random, problem const& shape) {
 problem with_random_replicas(seeded_random& random, problem const& alone) {
   std::vector<stage_costs> all(alone.all_costs().begin(), alone.all_costs().end());
   for (std::size_t s = 0; s < all.size(); ++s)
-    all[s].gradients = static_cast<zbpp::bytes>((1 + s % 2) * sizeof(checked::matrix));
+    all[s].gradients = static_cast<bytes>((1 + s % 2) * sizeof(checked::matrix));
   return with_replicas(
       with_stages(alone, all),
       {.count = static_cast<int>(random.integer(2, 3)),
@@ -81,21 +72,21 @@ problem with_shared_steps(problem const& alone) {
 }
 
 // Runs steps under virtual time, and puts what each gave in rows.
-simulated_steps run(plan const& planned, int count, zbpp::virtual_time const& backend = {}) {
+simulated_steps run(plan const& planned, int count, virtual_time const& backend = {}) {
   checked::model all(
       {.stages = planned.problem().stages(), .tied = planned.problem().tied_stages()});
-  zbpp::pipeline pipe(planned, backend, all.stages());
+  pipeline pipe(planned, backend, all.stages());
   auto const ranks = static_cast<std::size_t>(planned.problem().ranks());
-  std::vector<std::vector<zbpp::timed_pass>> lines(ranks);
-  std::vector<std::vector<zbpp::rank_update>> updates(ranks);
-  pipe.run(count, [&](zbpp::step_result const& step) {
+  std::vector<std::vector<timed_pass>> lines(ranks);
+  std::vector<std::vector<rank_update>> updates(ranks);
+  pipe.run(count, [&](step_result const& step) {
     for (std::size_t r = 0; r < ranks; ++r) {
       auto const row = step.measured[static_cast<int>(r)];
       lines[r].insert(lines[r].end(), row.begin(), row.end());
       updates[r].push_back(step.ranks[r]);
     }
   });
-  return {zbpp::timeline(lines), zbpp::rows<zbpp::rank_update>(updates)};
+  return {timeline(lines), rows<rank_update>(updates)};
 }
 
 template <class Visit>
@@ -118,7 +109,7 @@ TEST_CASE("steps under virtual time take what simulate_steps says, to the tick",
   int cases = 0;
   for_each_random_case([&](schedule const& order, problem const& problem) {
     for (auto const kind : agreed) {
-      auto const planned = zbpp::make_plan("tested", order, problem, {.step = kind});
+      auto const planned = make_plan("tested", order, problem, {.step = kind});
       auto const said = simulate_steps(planned.program(), problem, 4);
       auto const found = run(planned, 4);
       CHECK(found.line == said.line);
@@ -130,8 +121,8 @@ TEST_CASE("steps under virtual time take what simulate_steps says, to the tick",
     for (int s = 0; s < problem.stages(); ++s)
       if (problem.costs(s).tied == 0 && (s == 0 || s + 1 < problem.ranks() || s % 3 == 0))
         at_once.push_back(s);
-    auto const planned = zbpp::make_plan(
-        "tested", order, problem, {.step = step_kind::synchronous, .at_once = at_once});
+    auto const planned =
+        make_plan("tested", order, problem, {.step = step_kind::synchronous, .at_once = at_once});
     auto const said = simulate_steps(planned.program(), problem, 4);
     auto const found = run(planned, 4);
     CHECK(found.line == said.line);
@@ -149,19 +140,19 @@ TEST_CASE("sums over replicas take what simulate_steps says, beside passes", "[s
     for (auto const kind : agreed) {
       bool const is_shared = kind == step_kind::synchronous && alone.tied_stages().empty();
       auto const problem = is_shared ? with_shared_steps(replicated) : replicated;
-      auto const planned = zbpp::make_plan("tested", order, problem, {.step = kind});
+      auto const planned = make_plan("tested", order, problem, {.step = kind});
       auto const said = simulate_steps(planned.program(), problem, 3);
-      zbpp::in_process_grid whole({.pipeline = problem.ranks(), .data = problem.replicas().count});
+      in_process_grid whole({.pipeline = problem.ranks(), .data = problem.replicas().count});
       std::vector<simulated_steps> found(static_cast<std::size_t>(problem.replicas().count));
-      whole.run([&](zbpp::grid_place const& at) {
+      whole.run([&](grid_place const& at) {
         found[static_cast<std::size_t>(at.data())] = run(planned, 3, {.place = at});
       });
       for (auto const& each : found) {
         CHECK(each.line == said.line);
         CHECK(each.updates == said.updates);
       }
-      auto const without = simulate_steps(
-          zbpp::lower(order, {.step = kind, .tied = problem.tied_stages()}), problem, 3);
+      auto const without =
+          simulate_steps(lower(order, {.step = kind, .tied = problem.tied_stages()}), problem, 3);
       CHECK(said.end >= without.end);
       hidden += said.end == without.end ? 1 : 0;
     }
@@ -172,7 +163,7 @@ TEST_CASE("sums over replicas take what simulate_steps says, beside passes", "[s
 
 TEST_CASE("the first step's passes are those of simulate", "[steps]") {
   for_each_random_case([&](schedule const& order, problem const& problem) {
-    auto const alone = zbpp::lower(order, {.step = step_kind::none});
+    auto const alone = lower(order, {.step = step_kind::none});
     auto const said = simulate_steps(alone, problem, 1);
     CHECK(said.line == simulate(order, problem));
     CHECK(said.end == makespan(said.line));
@@ -183,15 +174,15 @@ TEST_CASE("the first step's passes are those of simulate", "[steps]") {
 TEST_CASE("ranks that agree on nothing meet after each step", "[steps]") {
   stage_costs const costs{
       .forward = 3, .backward_input = 2, .backward_weight = 1, .norm = 50, .optimizer_step = 7};
-  problem const problem(zbpp::placement::linear(2), 2, costs);
-  auto const order = zbpp::one_f_one_b{}(problem);
+  problem const problem(placement::linear(2), 2, costs);
+  auto const order = one_f_one_b{}(problem);
   auto const alone = makespan(simulate(order, problem));
   for (auto const kind : {step_kind::none, step_kind::unchecked}) {
-    auto const code = zbpp::lower(order, {.step = kind});
+    auto const code = lower(order, {.step = kind});
     auto const times = times_of_steps(code, problem);
     // The last of all to step is rank 0, which has the last W.
     CHECK(times.alone == alone + (kind == step_kind::none ? 0 : 7));
-    CHECK(times.steady == zbpp::mean_ticks{times.alone});
+    CHECK(times.steady == mean_ticks{times.alone});
     CHECK(simulate_steps(code, problem, 5).end == 5 * times.alone);
   }
 }
@@ -202,14 +193,13 @@ TEST_CASE("validating afterwards seldom takes longer in the long run", "[steps]"
   int longer = 0;
   for_each_random_case([&](schedule const& order, problem const& problem) {
     auto const of = [&](step_kind kind) {
-      return times_of_steps(
-          zbpp::lower(order, {.step = kind, .tied = problem.tied_stages()}), problem);
+      return times_of_steps(lower(order, {.step = kind, .tied = problem.tied_stages()}), problem);
     };
     auto const waiting = of(step_kind::synchronous);
     auto const late = of(step_kind::post_validated);
-    CHECK(zbpp::period(order, problem).period <= late.steady);
-    CHECK(zbpp::period(order, problem).period <= waiting.steady);
-    CHECK(waiting.steady <= zbpp::mean_ticks{waiting.alone});
+    CHECK(period(order, problem).period <= late.steady);
+    CHECK(period(order, problem).period <= waiting.steady);
+    CHECK(waiting.steady <= mean_ticks{waiting.alone});
     shorter += late.steady < waiting.steady ? 1 : 0;
     longer += late.steady > waiting.steady ? 1 : 0;
   });
@@ -220,10 +210,10 @@ TEST_CASE("validating afterwards seldom takes longer in the long run", "[steps]"
 TEST_CASE("first ranks that step at once take no longer than those that wait", "[steps]") {
   stage_costs const costs{
       .forward = 1000, .backward_input = 1000, .backward_weight = 1000, .optimizer_step = 500};
-  problem const problem(zbpp::placement::linear(4), 12, costs, 10);
-  auto const order = zbpp::zb_h2{}(problem);
-  auto const steady = [&](zbpp::lower_options const& options) {
-    return times_of_steps(zbpp::lower(order, options), problem).steady.whole;
+  problem const problem(placement::linear(4), 12, costs, 10);
+  auto const order = zb_h2{}(problem);
+  auto const steady = [&](lower_options const& options) {
+    return times_of_steps(lower(order, options), problem).steady.whole;
   };
   auto const waiting = steady({.step = step_kind::synchronous});
   auto const hybrid = steady({.step = step_kind::synchronous, .at_once = {0, 1, 2}});
@@ -236,7 +226,7 @@ TEST_CASE("first ranks that step at once take no longer than those that wait", "
 TEST_CASE("many steps take as long as the steady one says", "[steps]") {
   for_each_random_case([&](schedule const& order, problem const& problem) {
     for (auto const kind : agreed) {
-      auto const code = zbpp::lower(order, {.step = kind, .tied = problem.tied_stages()});
+      auto const code = lower(order, {.step = kind, .tied = problem.tied_stages()});
       auto const steady = times_of_steps(code, problem).steady;
       auto const few = simulate_steps(code, problem, 20);
       auto const many = simulate_steps(code, problem, 20 + 12 * steady.of);
@@ -248,25 +238,23 @@ TEST_CASE("many steps take as long as the steady one says", "[steps]") {
 }
 
 TEST_CASE("steps that cannot be simulated are refused", "[steps]") {
-  problem const model(zbpp::placement::linear(2), 2, checked::costs());
-  auto const order = zbpp::one_f_one_b{}(model);
-  auto const code = zbpp::lower(order, {.step = step_kind::synchronous});
+  problem const model(placement::linear(2), 2, checked::costs());
+  auto const order = one_f_one_b{}(model);
+  auto const code = lower(order, {.step = step_kind::synchronous});
   CHECK(refusal([&] {
           (void)simulate_steps(code, model, 0);
         }) == "simulate_steps takes a number of steps from 1");
-  problem const other(zbpp::placement::linear(2), 3, checked::costs());
+  problem const other(placement::linear(2), 3, checked::costs());
   CHECK(refusal([&] {
           (void)times_of_steps(code, other);
         }).find("another number") != std::string::npos);
   auto rows = code.instructions().nested();
-  std::erase_if(rows[0], [](zbpp::instruction const& i) {
-    return i.kind == zbpp::instruction_kind::reduce_norm;
-  });
-  zbpp::program const broken(
-      model.placement(), 2, zbpp::rows<zbpp::instruction>(rows), code.channels());
+  std::erase_if(
+      rows[0], [](instruction const& i) { return i.kind == instruction_kind::reduce_norm; });
+  program const broken(model.placement(), 2, zbpp::rows<instruction>(rows), code.channels());
   auto const said = refusal([&] { (void)simulate_steps(broken, model, 1); });
   CHECK(said.find(verify(broken).front().text) != std::string::npos);
-  problem const slow(zbpp::placement::linear(2), 2, stage_costs{.forward = ticks{1} << 58});
+  problem const slow(placement::linear(2), 2, stage_costs{.forward = ticks{1} << 58});
   CHECK(refusal([&] { (void)simulate_steps(code, slow, 1000); }).find("2^62") != std::string::npos);
   CHECK_NOTHROW(times_of_steps(code, slow));
 }

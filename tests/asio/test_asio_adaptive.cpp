@@ -37,36 +37,11 @@ namespace {
 
 constexpr int ranks = 3;
 
-// Memory for more activations than the order of the plan holds, so that another one can help.
-problem stated_problem() {
-  stage_costs const even{
-      .forward = 1000,
-      .backward_input = 1000,
-      .backward_weight = 900,
-      .activation = 10,
-      .weight_gradient_input = 5,
-      .edge = toy::edge};
-  return {placement::linear(ranks), 9, even, 20, {20 * ranks + 4000}};
-}
+problem stated_problem() { return test::roomy_problem(ranks, 9, toy::edge); }
 
 // What a step takes where rank 0 is half as fast again as the plan has it.
 timeline slow_step(plan const& running) {
-  auto const stated = stated_problem();
-  std::vector<stage_costs> costs(stated.all_costs().begin(), stated.all_costs().end());
-  costs[0].forward = 1600;
-  costs[0].backward_input = 1600;
-  return simulate(
-      running.schedule(), {stated.placement(), stated.microbatches(), costs, stated.transfer()});
-}
-
-replan_settings at_once() {
-  return {
-      .first_steps = 1,
-      .window = 3,
-      .least_gain = 0.01,
-      .least_steps = 10,
-      .in_background = false,
-      .seconds = 0.16};
+  return simulate(running.schedule(), test::with_slow_first(stated_problem()));
 }
 
 }  // namespace
@@ -80,7 +55,7 @@ TEST_CASE("processes switch together, and keep their bits", "[asio][adaptive]") 
   auto const thrown =
       test::run_ranks(ranks, test::patient_settings(), [&](asio::rendezvous& meeting) {
         auto const rank = detail::index(meeting.rank());
-        auto settings = at_once();
+        auto settings = test::at_once();
         settings.gather = [&](plan const& running, timeline const& own) {
           auto const gathered = asio::gather_timeline(meeting, running.schedule(), own);
           if (gathered.ranks() != ranks) throw error(errc::bad_argument, "ranks are missing");
@@ -129,7 +104,7 @@ TEST_CASE("an auto_pipeline of processes follows what they measure", "[asio][ada
              .microbatches = stated.microbatches(),
              .transfer = stated.transfer()});
         auto_settings settings{
-            .plan = {.placement = stated.placement(), .seconds = 0.16}, .replan = at_once()};
+            .plan = {.placement = stated.placement(), .seconds = 0.16}, .replan = test::at_once()};
         settings.rank = meeting.rank();
         settings.replan->gather = [&](plan const& running, timeline const& own) {
           ++gathered[detail::index(meeting.rank())];
@@ -165,7 +140,7 @@ TEST_CASE("replicas of processes switch together, whatever each gathers", "[asio
         grid_layout const layout({.pipeline = ranks, .data = 2}, all);
         // Each names the pipeline of its own; the first one is as fast as planned.
         asio::pipeline_ranks const own(layout, meeting.rank(), all);
-        auto settings = at_once();
+        auto settings = test::at_once();
         settings.gather = [&](plan const& running, timeline const& line) {
           static_cast<void>(asio::gather_timeline(meeting, running.schedule(), line, own));
           bool const is_slow = layout.coordinates(meeting.rank()).data == 1;
@@ -188,7 +163,7 @@ TEST_CASE("replicas of processes switch together, whatever each gathers", "[asio
 
 TEST_CASE("settings that processes cannot follow are refused", "[asio][adaptive]") {
   auto const first = make_plan(zb_h1{}, stated_problem());
-  auto settings = at_once();
+  auto settings = test::at_once();
   settings.gather = [](plan const&, timeline const& own) { return own; };
   settings.in_background = true;
   auto const refused = [&] {

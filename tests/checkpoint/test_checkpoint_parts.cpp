@@ -527,7 +527,7 @@ class replica {
  private:
   std::vector<std::unique_ptr<checked::stage_maths>> maths_;
   std::vector<std::unique_ptr<zbpp::optim::adamw>> steps_;
-  std::vector<checked::optimized_stage<zbpp::optim::adamw>> stages_;
+  std::vector<checked::optimized_stage> stages_;
 };
 
 constexpr int stages = 4;  // two of them have two layers

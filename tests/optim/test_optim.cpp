@@ -24,22 +24,19 @@
 
 namespace test_optim {
 
-using zbpp::gradient_state;
-using zbpp::step_settings;
-using zbpp::optim::adamw;
-using zbpp::optim::layer;
-using zbpp::optim::sgd;
-using zbpp::optim::undo_method;
+using namespace zbpp;
+using namespace zbpp::test;
+using namespace zbpp::optim;
 
 namespace {
 
 constexpr std::size_t size = 37;  // no multiple of what compilers take at once
 
-zbpp::arena& memory() {
-  static zbpp::arena all;
+arena& memory() {
+  static arena all;
   return all;
 }
-zbpp::pass_context ctx() { return zbpp::pass_context(memory()); }
+pass_context ctx() { return pass_context(memory()); }
 
 constexpr std::size_t fixed = 5;  // weights of the first layer, which do not decay
 
@@ -48,11 +45,11 @@ struct values {
   std::vector<float> weights = std::vector<float>(size);
   std::vector<float> gradients = std::vector<float>(size);
 
-  explicit values(zbpp::test::seeded_random& random) {
+  explicit values(seeded_random& random) {
     for (auto& w : weights) w = static_cast<float>(random.real(-1, 1));
     refill(random);
   }
-  void refill(zbpp::test::seeded_random& random) {
+  void refill(seeded_random& random) {
     for (auto& g : gradients) g = static_cast<float>(random.real(-1, 1));
   }
   [[nodiscard]] std::vector<layer> layers() {
@@ -135,9 +132,9 @@ void check_ways(Settings settings) {
 TEST_CASE(
     "a step early and committed, or undone and taken again, has the bits of a final one",
     "[optim]") {
-  check_ways<sgd>(zbpp::optim::sgd_settings{.momentum = 0.9F, .weight_decay = 0.01F});
-  check_ways<sgd>(zbpp::optim::sgd_settings{});
-  check_ways<adamw>(zbpp::optim::adamw_settings{.weight_decay = 0.1F});
+  check_ways<sgd>(sgd_settings{.momentum = 0.9F, .weight_decay = 0.01F});
+  check_ways<sgd>(sgd_settings{});
+  check_ways<adamw>(adamw_settings{.weight_decay = 0.1F});
 }
 
 TEST_CASE("AdamW follows its formula", "[optim]") {
@@ -174,10 +171,10 @@ TEST_CASE("AdamW follows its formula", "[optim]") {
 
 TEST_CASE("corrections of bias have the bits of std::pow", "[optim]") {
   ZBPP_SEEDED(random, 4);
-  zbpp::optim::adamw_settings by;
+  adamw_settings by;
   auto const check = [&](std::int64_t updates) {
     step_settings const settings{.updates = updates, .learning_rate = 0.01};
-    auto const found = zbpp::optim::detail::numbers_of(by, settings);
+    auto const found = optim::detail::numbers_of(by, settings);
     auto const count = static_cast<double>(updates + 1);
     auto const correction = [&](float share) {
       return 1 - std::pow(static_cast<double>(share), count);
@@ -250,7 +247,7 @@ TEST_CASE("gradients are measured by layer, and skipped ones are gone", "[optim]
 TEST_CASE("a layer with fewer gradients than weights is refused", "[optim]") {
   std::vector<float> weights(3);
   std::vector<float> gradients(2);
-  CHECK(zbpp::test::refusal([&] {
+  CHECK(refusal([&] {
           sgd({{weights, gradients}});
         }) == "a layer has as many gradients as weights");
 }
@@ -259,11 +256,11 @@ TEST_CASE("settings of optimizers that are out of bounds are refused by name", "
   std::vector<float> weights(3), gradients(3);
   constexpr auto nan = std::numeric_limits<float>::quiet_NaN();
   constexpr auto infinite = std::numeric_limits<float>::infinity();
-  auto const with_adamw = [&](zbpp::optim::adamw_settings const& settings) {
-    return zbpp::test::refusal([&] { adamw({{weights, gradients}}, settings); });
+  auto const with_adamw = [&](adamw_settings const& settings) {
+    return refusal([&] { adamw({{weights, gradients}}, settings); });
   };
-  auto const with_sgd = [&](zbpp::optim::sgd_settings const& options) {
-    return zbpp::test::refusal([&] { sgd({{weights, gradients}}, options); });
+  auto const with_sgd = [&](sgd_settings const& options) {
+    return refusal([&] { sgd({{weights, gradients}}, options); });
   };
   for (float wrong : {-0.1F, 1.0F, nan, infinite}) {
     CHECK(with_adamw({.beta1 = wrong}) == "adamw_settings::beta1 is a share from 0 to below 1");
@@ -280,7 +277,7 @@ TEST_CASE("settings of optimizers that are out of bounds are refused by name", "
 namespace {
 
 // A layer whose memory is another one whenever it is asked for, and which can be frozen.
-class moving final : public zbpp::optim::layer_source {
+class moving final : public layer_source {
  public:
   bool is_frozen = false;
   std::vector<float> weights = {1, 2, 3};
@@ -423,7 +420,7 @@ step_settings settings_of(std::int64_t updates) {
   return {.updates = updates, .learning_rate = 0.1};
 }
 
-std::vector<float> random_gradients(zbpp::test::seeded_random& random) {
+std::vector<float> random_gradients(seeded_random& random) {
   std::vector<float> made(3);
   for (auto& g : made) g = static_cast<float>(random.real(-1, 1));
   return made;

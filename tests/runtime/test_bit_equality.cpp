@@ -2,31 +2,17 @@
 //
 // The claim of the library: whatever the policy and the backend, losses, gradients and weights are
 // those of one process, to the bit.
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
-
-#include <support/catch.hpp>
-#include <support/policy_grid.hpp>
+#include <support/backends.hpp>
 #include <support/same_bits.hpp>
-#include <support/thinned.hpp>
 #include <support/toy_history.hpp>
 #include <support/toy_mlp.hpp>
 #include <support/toy_objects.hpp>
 #include <support/toy_reference.hpp>
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
-
 namespace test_bit_equality {
 
+using namespace zbpp;
 using namespace zbpp::test;
-using zbpp::pipeline;
-using zbpp::plan;
-using zbpp::threads;
-using zbpp::virtual_time;
 using zbpp::test::toy::history;
 using zbpp::test::toy::is_same;
 using zbpp::test::toy::train;
@@ -64,7 +50,7 @@ way<history> as_flow(std::string const& name, Backend const& backend) {
           }};
 }
 
-zbpp::problem with_parcels(zbpp::placement const& placement, int microbatches) {
+problem with_parcels(placement const& placement, int microbatches) {
   auto costs = uneven_costs();
   costs.edge = toy::parcel_edge;
   return {placement, microbatches, costs, 87};

@@ -2,34 +2,21 @@
 //
 // Callbacks that throw, once at each of their calls: the error names the callback and its place,
 // and what called it is whole afterwards and goes on with the same bits.
-#include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/simulate.hpp>
-#include <zbpp/policy/one_chunk.hpp>
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/adaptive_loop.hpp>
-#include <support/catch.hpp>
+#include <support/backends.hpp>
 #include <support/checked_model.hpp>
-#include <support/refusal.hpp>
 #include <support/toy_history.hpp>
 #include <support/toy_mlp.hpp>
 
-#include <atomic>
-#include <cstdint>
 #include <iterator>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
 namespace test_callbacks {
 
 using namespace zbpp;
-using zbpp::test::refusal;
+using namespace zbpp::test;
 using zbpp::test::checked::model;
-namespace toy = zbpp::test::toy;
 
 namespace {
 
@@ -38,10 +25,6 @@ constexpr int microbatches = 4;
 constexpr std::int64_t steps = 6;
 
 double falling(std::int64_t updates) { return 0.01 / static_cast<double>(1 + updates); }
-
-bool has(std::string const& text, std::string const& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // Throws once, at one of its calls; ranks may call at once.
 class fuse {
@@ -62,7 +45,7 @@ enum class site { on_step, on_pause, learning_rate, on_gradients_ready };
 // Trains while a callback throws at one of its calls. Returns whether it came to that call.
 template <class Backend>
 bool train(Backend const& backend, step_kind kind, site where, int at) {
-  problem const small(placement::linear(ranks), microbatches, test::checked::costs(), 87);
+  problem const small(placement::linear(ranks), microbatches, checked::costs(), 87);
   model all({.stages = ranks});
   fuse burn(at);
   auto const call = [&](site here) {
@@ -103,16 +86,15 @@ bool train(Backend const& backend, step_kind kind, site where, int at) {
     CHECK(has(text, "stage ") == (where == site::on_gradients_ready));
     CHECK(!has(text, "position "));
     // What W has added up of a step that did not end is dropped.
-    arena memory;
-    for (int s = 0; s < ranks; ++s) all.optimizer(s)->skip(pass_context(memory));
+    all.skip();
     if (pipe.steps() < steps) run();
   }
   CHECK(pipe.steps() == steps);
   // Where ranks do not agree, some stages have stepped when another one fails.
   bool const is_between_steps = where == site::on_step || where == site::on_pause;
   if (kind == step_kind::unchecked && !is_between_steps && !text.empty()) return true;
-  auto const alone = test::checked::train_alone(
-      {.stages = ranks}, microbatches, steps, {.learning_rate = falling});
+  auto const alone =
+      checked::train_alone({.stages = ranks}, microbatches, steps, {.learning_rate = falling});
   CHECK((all.bits() == alone.bits));
   return !text.empty();
 }
@@ -122,8 +104,7 @@ bool train(Backend const& backend, step_kind kind, site where, int at) {
 TEST_CASE("what a callback of a run throws is told by name, and the run goes on", "[callbacks]") {
   for (auto const where :
        {site::on_step, site::on_pause, site::learning_rate, site::on_gradients_ready})
-    for (auto const kind :
-         {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated}) {
+    for (auto const kind : kinds_of_steps) {
       INFO("callback " << static_cast<int>(where) << ", kind " << static_cast<int>(kind));
       int at = 0;
       while (train(virtual_time{}, kind, where, at)) ++at;
@@ -138,7 +119,7 @@ TEST_CASE("an error of a callback keeps its type", "[callbacks]") {
   struct own_error : error {
     using error::error;
   };
-  problem const small(placement::linear(ranks), microbatches, test::checked::costs(), 87);
+  problem const small(placement::linear(ranks), microbatches, checked::costs(), 87);
   for (auto const kind : {step_kind::unchecked, step_kind::synchronous}) {
     model all({.stages = ranks});
     pipeline pipe(make_plan(zb_h1{}, small, {.step = kind}), threads{}, all.stages());
@@ -157,8 +138,8 @@ TEST_CASE("an error of a callback keeps its type", "[callbacks]") {
 }
 
 TEST_CASE("what on_thread_start throws, the pipeline throws that is not made", "[callbacks]") {
-  auto const planned = make_plan(
-      zb_h1{}, problem(placement::linear(ranks), microbatches, test::checked::costs(), 87));
+  auto const planned =
+      make_plan(zb_h1{}, problem(placement::linear(ranks), microbatches, checked::costs(), 87));
   for (int at = 0; at < ranks; ++at) {
     model all({.stages = ranks});
     fuse burn(at);
@@ -168,34 +149,11 @@ TEST_CASE("what on_thread_start throws, the pipeline throws that is not made", "
     CHECK(text == "on_thread_start threw: no luck");
     pipeline pipe(planned, backend, all.stages());
     pipe.run(steps);
-    CHECK(
-        all.bits() == test::checked::train_alone({.stages = ranks}, microbatches, steps, {}).bits);
+    CHECK(all.bits() == checked::train_alone({.stages = ranks}, microbatches, steps, {}).bits);
   }
 }
 
 namespace {
-
-// Memory for more activations than the order of the plan holds, so that another one can help.
-problem stated_problem() {
-  stage_costs const even{
-      .forward = 1000,
-      .backward_input = 1000,
-      .backward_weight = 900,
-      .activation = 10,
-      .weight_gradient_input = 5,
-      .edge = toy::edge};
-  return {placement::linear(ranks), 9, even, 20, {20 * ranks + 4000}};
-}
-
-// What a step takes by `factor` where rank 0 is slower than planned.
-timeline slow_step(schedule const& running, ticks factor) {
-  auto const stated = stated_problem();
-  std::vector<stage_costs> costs(stated.all_costs().begin(), stated.all_costs().end());
-  costs[0].forward = costs[0].backward_input = 1600;
-  for (auto& c : costs)
-    for (auto* const time : {&c.forward, &c.backward_input, &c.backward_weight}) *time *= factor;
-  return simulate(running, {stated.placement(), stated.microbatches(), costs, stated.transfer()});
-}
 
 enum class ending { pays, taken_back, refused };
 
@@ -220,21 +178,16 @@ struct outcome {
 // Trains with a plan that changes, while on_report or gather throw at one of their calls.
 template <class Backend>
 outcome adapt(Backend const& backend, ending how, int report_at, int gather_at) {
-  auto const first = make_plan(zb_h1{}, stated_problem());
+  auto const first = make_plan(zb_h1{}, roomy_problem(ranks, 9, toy::edge));
   outcome found;
   fuse report(report_at);
   fuse gather(gather_at);
-  replan_settings settings{
-      .first_steps = 1,
-      .window = 3,
-      .least_gain = 0.01,
-      .least_steps = 10,
-      .in_background = false,
-      .seconds = 0.05};
+  auto settings = at_once();
+  settings.seconds = 0.05;
   settings.gather = [&](plan const& running, timeline const&) {
     gather();
     bool const is_slow = how == ending::taken_back && running.schedule() != first.schedule();
-    return slow_step(running.schedule(), is_slow ? 3 : 1);
+    return simulate(running.schedule(), with_slow_first(first.problem(), is_slow ? 3 : 1));
   };
   report_call const on_report = [&](std::string const& line) {
     report();
@@ -244,7 +197,7 @@ outcome adapt(Backend const& backend, ending how, int report_at, int gather_at) 
   std::vector<late_stage> stages(all.begin(), all.end());
   int made = 0;
   if (how == ending::refused) stages[0].made = &made;
-  test::adaptive_loop pipe{first, backend, stages, settings, on_report};
+  adaptive_loop pipe{first, backend, stages, settings, on_report};
   for (int i = 0; i < 16; ++i) {
     try {
       static_cast<void>(pipe.step());
@@ -269,7 +222,7 @@ outcome adapt(Backend const& backend, ending how, int report_at, int gather_at) 
 }  // namespace
 
 TEST_CASE("what on_report and gather throw leaves plans as they are decided", "[callbacks]") {
-  auto const check = [](auto const& backend) {
+  on_backends([](auto const& backend) {
     for (auto const how : {ending::pays, ending::taken_back, ending::refused}) {
       INFO("ending " << static_cast<int>(how));
       auto const expected = adapt(backend, how, -1, -1);
@@ -293,9 +246,7 @@ TEST_CASE("what on_report and gather throw leaves plans as they are decided", "[
         CHECK(toy::is_same(found.weights, expected.weights));
       }
     }
-  };
-  check(virtual_time{});
-  check(threads{});
+  });
 }
 
 }  // namespace test_callbacks

@@ -1,26 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What crosses an edge: several buffers, of sizes that vary up to what the costs declare.
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
-
-#include <support/catch.hpp>
-#include <support/instructions.hpp>
-#include <support/plan_grid.hpp>
-#include <support/refusal.hpp>
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <utility>
-#include <vector>
+#include <support/backends.hpp>
+#include <support/pass_order.hpp>
 
 namespace test_edges {
 
 using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 
@@ -32,28 +19,20 @@ struct sender {
   std::function<sizes(int stage, int microbatch)> backward;
   int wrong = 0;
 
-  flow operator()(microbatch mb) {
-    message const in = co_await mb.recv_activation();
-    message out;
-    co_await F([&](pass_context ctx) {
-      if (!mb.is_first_stage()) expect(in, forward(mb.stage() - 1, mb.index()));
-      out = make(ctx, forward(mb.stage(), mb.index()));
-    });
-    co_await mb.send_activation(out);
-    message const back = co_await mb.recv_gradient();
-    auto work = [&](pass_context ctx) {
-      if (!mb.is_last_stage()) expect(back, backward(mb.stage() + 1, mb.index()));
-      out = make(ctx, backward(mb.stage(), mb.index()));
-    };
-    if (mb.is_fused()) {
-      co_await BW(work);
-      co_await mb.send_gradient(out);
-    } else {
-      co_await B(work);
-      co_await mb.send_gradient(out);
-      co_await W([] {});
+  struct passes {
+    sender* own;
+
+    message forward(message const& in, microbatch mb, pass_context ctx) const {
+      if (!mb.is_first_stage()) own->expect(in, own->forward(mb.stage() - 1, mb.index()));
+      return make(ctx, own->forward(mb.stage(), mb.index()));
     }
-  }
+    message backward(message const& back, microbatch mb, pass_context ctx) const {
+      if (!mb.is_last_stage()) own->expect(back, own->backward(mb.stage() + 1, mb.index()));
+      return make(ctx, own->backward(mb.stage(), mb.index()));
+    }
+    static void weight(microbatch) {}
+  };
+  flow operator()(microbatch mb) { return in_order(passes{this}, mb); }
 
   static message make(pass_context ctx, sizes const& all) {
     message msg;
@@ -89,18 +68,17 @@ std::string refusal_of(
   };
   auto const right = [](int s, int m) { return constant(s, m); };
   std::string text;
-  test::for_each_plan_of(
-      with_edge(placement, 2, 16), {.fused = false}, [&](auto const&, plan const& p) {
-        if (!text.empty()) return;
-        std::vector<sender> stages(detail::index(placement.stages()), {right, right});
-        for (auto& s : stages) (is_forward ? s.forward : s.backward) = wrong;
-        pipeline pipe{p, backend, stages};
-        text = test::refusal(errc::wrong_size, [&] { pipe.step(); });
-        for (int rank = 0; rank < placement.ranks(); ++rank)
-          CHECK(pipe.memory(rank).in_use == std::array<bytes, purposes>{});
-        for (auto& s : stages) (is_forward ? s.forward : s.backward) = right;
-        CHECK_NOTHROW(pipe.step());
-      });
+  on_plans(with_edge(placement, 2, 16), {.fused = false}, [&](plan const& p) {
+    if (!text.empty()) return;
+    std::vector<sender> stages(detail::index(placement.stages()), {right, right});
+    for (auto& s : stages) (is_forward ? s.forward : s.backward) = wrong;
+    pipeline pipe{p, backend, stages};
+    text = refusal(errc::wrong_size, [&] { pipe.step(); });
+    for (int rank = 0; rank < placement.ranks(); ++rank)
+      CHECK(pipe.memory(rank).in_use == std::array<bytes, purposes>{});
+    for (auto& s : stages) (is_forward ? s.forward : s.backward) = right;
+    CHECK_NOTHROW(pipe.step());
+  });
   return text.substr(text.find("edge"));
 }
 
@@ -114,24 +92,20 @@ TEST_CASE("an edge carries as many buffers as a message holds", "[edges]") {
     return all;
   };
   auto const back = [&](int stage, int microbatch) { return sizes(stage + 3, microbatch * 2); };
-  for (auto const& placement : test::placements_to_run(3))
-    test::for_each_plan_of(
-        with_edge(placement, 9, 800), {}, [&](std::string const& name, plan const& planned) {
-          INFO(name);
-          auto const check = [&](auto backend) {
-            std::vector<sender> stages(detail::index(placement.stages()), {sizes, back});
-            pipeline pipe{planned, backend, stages};
-            pipe.step();
-            pipe.step();
-            for (auto const& s : stages) CHECK(s.wrong == 0);
-          };
-          check(virtual_time{});
-          check(threads{});
-        });
+  for (auto const& placement : placements_to_run(3))
+    on_plans(with_edge(placement, 9, 800), {}, [&](plan const& planned) {
+      on_backends([&](auto backend) {
+        std::vector<sender> stages(detail::index(placement.stages()), {sizes, back});
+        pipeline pipe{planned, backend, stages};
+        pipe.step();
+        pipe.step();
+        for (auto const& s : stages) CHECK(s.wrong == 0);
+      });
+    });
 }
 
 TEST_CASE("an edge that carries more than was declared is named", "[edges]") {
-  auto const check = [](auto backend) {
+  on_backends([](auto backend) {
     auto const linear = placement::linear(3);
     CHECK(
         refusal_of(linear, backend, true, 1, 17) ==
@@ -146,30 +120,32 @@ TEST_CASE("an edge that carries more than was declared is named", "[edges]") {
     CHECK(
         refusal_of(v, backend, false, 2, 17) ==
         "edge 2->1 carries 17 bytes of gradient; the costs declare at most 16");
-  };
-  check(virtual_time{});
-  check(threads{});
+  });
 }
 
-TEST_CASE("an edge may carry exactly what was declared, and nothing", "[edges]") {
-  for (std::size_t size : {std::size_t{16}, std::size_t{10}, std::size_t{0}}) {
-    auto const sizes = [=](int, int) { return sender::sizes{size}; };
-    auto const none = [](int, int) { return sender::sizes{}; };
-    std::vector<sender> stages(3, {sizes, none});
-    auto const planned = make_plan(zb_h1{}, with_edge(placement::linear(3), 4, 16));
-    pipeline pipe{planned, virtual_time{}, stages};
-    CHECK_NOTHROW(pipe.step());
-    for (auto const& s : stages) CHECK(s.wrong == 0);
-  }
-}
+namespace {
 
-TEST_CASE("an edge whose size is not declared carries anything", "[edges]") {
-  auto const sizes = [](int, int) { return sender::sizes{100'000}; };
-  std::vector<sender> stages(3, {sizes, sizes});
-  auto const planned = make_plan(zb_h1{}, with_edge(placement::linear(3), 4, 0));
-  pipeline pipe{planned, threads{}, stages};
+// Runs a step in which all messages have these sizes, and all arrive as they were sent.
+template <class Backend>
+void check_step(
+    plan const& planned,
+    Backend backend,
+    sender::sizes const& forward,
+    sender::sizes const& backward) {
+  auto const always = [](sender::sizes const& all) { return [=](int, int) { return all; }; };
+  std::vector<sender> stages(3, {always(forward), always(backward)});
+  pipeline pipe{planned, backend, stages};
   CHECK_NOTHROW(pipe.step());
   for (auto const& s : stages) CHECK(s.wrong == 0);
+}
+
+}  // namespace
+
+TEST_CASE("an edge carries up to what was declared, and anything where nothing was", "[edges]") {
+  auto const planned = make_plan(zb_h1{}, with_edge(placement::linear(3), 4, 16));
+  for (std::size_t const size : {16U, 10U, 0U}) check_step(planned, virtual_time{}, {size}, {});
+  check_step(
+      make_plan(zb_h1{}, with_edge(placement::linear(3), 4, 0)), threads{}, {100'000}, {100'000});
 }
 
 TEST_CASE("channels may be listed in any order", "[edges]") {
@@ -184,11 +160,7 @@ TEST_CASE("channels may be listed in any order", "[edges]") {
       made.problem(),
       made.schedule(),
       program(original.placement(), original.microbatches(), original.instructions(), channels));
-  auto const sizes = [](int s, int m) { return constant(s, m); };
-  std::vector<sender> stages(3, {sizes, sizes});
-  pipeline pipe{planned, virtual_time{}, stages};
-  CHECK_NOTHROW(pipe.step());
-  for (auto const& s : stages) CHECK(s.wrong == 0);
+  check_step(planned, virtual_time{}, {16}, {16});
 }
 
 }  // namespace test_edges

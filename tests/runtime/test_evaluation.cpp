@@ -2,30 +2,15 @@
 //
 // What an evaluation hands out: each message that the last stage sends, once, in order, where its
 // passes run.
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
-
-#include <support/catch.hpp>
-#include <support/instructions.hpp>
+#include <support/backends.hpp>
 #include <support/nested.hpp>
-#include <support/plan_grid.hpp>
-#include <support/refusal.hpp>
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <memory>
-#include <stdexcept>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 namespace test_evaluation {
 
 using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 
@@ -98,12 +83,7 @@ struct rig {
     for (int m = 0; m < planned.problem().microbatches(); ++m) shared.inputs.push_back(m * 100);
   }
 
-  [[nodiscard]] bool is_clean() const {
-    bool clean = true;
-    for (int rank = 0; rank < pipe.planned().problem().ranks(); ++rank)
-      clean = clean && pipe.memory(rank).in_use == std::array<bytes, purposes>{};
-    return clean;
-  }
+  [[nodiscard]] bool is_clean() const { return uses_no_memory(pipe); }
 
   shared_state shared;
   std::vector<numbers> stages;
@@ -152,17 +132,13 @@ plan one_plan() { return make_plan(zb_h1{}, small(placement::linear(3), 4)); }
 TEST_CASE(
     "what the last stage sends is handed out in the order of the program", "[evaluation][long]") {
   for (int p : {1, 2, 3})
-    for (auto const& placement : test::placements_to_run(p))
-      for (int m : test::microbatches_to_run(p))
-        test::for_each_plan_of(
-            small(placement, m),
-            {.recomputed = true},
-            [](std::string const& name, plan const& planned) {
-              INFO(name);
-              check_outputs(planned, virtual_time{});
-              check_outputs(planned, threads{});
-              check_outputs(planned, threads{.count = 2});
-            });
+    for (auto const& placement : placements_to_run(p))
+      for (int m : microbatches_to_run(p))
+        on_plans(small(placement, m), {.recomputed = true}, [](plan const& planned) {
+          check_outputs(planned, virtual_time{});
+          check_outputs(planned, threads{});
+          check_outputs(planned, threads{.count = 2});
+        });
 }
 
 TEST_CASE("what was handed out may be kept by its buffers", "[evaluation]") {
@@ -198,40 +174,36 @@ TEST_CASE("a loop of evaluations feeds its outputs back, between training steps"
     CHECK(r.pipe.steps() == 3);
     for (auto const& s : r.stages) CHECK(s.weights_done == 3 * count);
   };
-  for (auto const& placement : test::placements_to_run(2)) {
-    test::for_each_plan_of(
-        small(placement, 5), {}, [&](std::string const& name, plan const& planned) {
-          INFO(name);
-          check(planned, virtual_time{});
-          check(planned, threads{});
-        });
+  for (auto const& placement : placements_to_run(2)) {
+    on_plans(small(placement, 5), {}, [&](plan const& planned) {
+      check(planned, virtual_time{});
+      check(planned, threads{});
+    });
   }
 }
 
 TEST_CASE("what the callable throws is the failure of that F", "[evaluation]") {
-  auto const check = [](auto backend) {
+  on_backends([](auto backend) {
     rig r(one_plan(), backend);
     for (int m = 0; m < 4; ++m) {
       auto fail = [m](evaluation_output const& out) {
         if (out.microbatch == m) throw std::out_of_range("no such token");
       };
-      auto const text = test::refusal(errc::pass_failed, [&] { r.pipe.evaluate(fail); });
+      auto const text = refusal(errc::pass_failed, [&] { r.pipe.evaluate(fail); });
       CHECK(text.find("rank 2, position ") == 0);
       CHECK(text.ends_with(
           ", stage 2, microbatch " + std::to_string(m) + ": on_output threw: no such token"));
       REQUIRE(r.pipe.failures().size() == 1);
       CHECK(to_string(r.pipe.failures().front().instruction) == "2F" + std::to_string(m));
       CHECK(r.is_clean());
-      CHECK(test::throws_nested<std::out_of_range>([&] { r.pipe.evaluate(fail); }));
+      CHECK(throws_nested<std::out_of_range>([&] { r.pipe.evaluate(fail); }));
       int heard = 0;
       r.pipe.evaluate([&](evaluation_output const&) { ++heard; });
       CHECK(heard == 4);
       CHECK(r.is_clean());
     }
     r.pipe.step();
-  };
-  check(virtual_time{});
-  check(threads{});
+  });
 }
 
 TEST_CASE("a last stage that sends nothing is refused where somebody listens", "[evaluation]") {
@@ -239,7 +211,7 @@ TEST_CASE("a last stage that sends nothing is refused where somebody listens", "
   r.stages[2].sends = false;
   CHECK_NOTHROW(r.pipe.evaluate());
   CHECK(
-      test::refusal(errc::wrong_flow, [&] { r.pipe.evaluate([](evaluation_output const&) {}); })
+      refusal(errc::wrong_flow, [&] { r.pipe.evaluate([](evaluation_output const&) {}); })
           .find("the flow of stage 2 microbatch 0 has not called send_activation()") !=
       std::string::npos);
   CHECK(r.is_clean());
@@ -256,12 +228,13 @@ TEST_CASE(
     auto& stage = r.stages[detail::index(last)];
     auto const first = last_order(planned.program()).front();
     auto const is_refused = [&] {
-      auto const text = test::refusal(errc::wrong_flow, [&] { r.pipe.evaluate(); });
-      return text.find(
+      auto const text = refusal(errc::wrong_flow, [&] { r.pipe.evaluate(); });
+      return has(text,
                  "evaluate() runs F only, and there the flow of stage " + std::to_string(last) +
-                 " microbatch " + std::to_string(first) +
-                 " reports no loss; call mb.report_loss() in F and not in B, or take the outputs "
-                 "with evaluate(on_output)") != std::string::npos &&
+                     " microbatch " + std::to_string(first) +
+                     " reports no loss; call mb.report_loss() in F and not in B, or take the "
+                     "outputs "
+                     "with evaluate(on_output)") &&
              r.pipe.failures().front().location.stage == last &&
              r.pipe.failures().front().location.microbatch == first;
     };
@@ -279,15 +252,11 @@ TEST_CASE(
     CHECK(r.pipe.step().has_finite_losses());
     CHECK(r.is_clean());
   };
-  for (auto const& placement : test::placements_to_run(3))
-    test::for_each_plan_of(
-        small(placement, 4),
-        {.recomputed = true},
-        [&](std::string const& name, plan const& planned) {
-          INFO(name);
-          check(planned, virtual_time{});
-          check(planned, threads{.count = 2});
-        });
+  for (auto const& placement : placements_to_run(3))
+    on_plans(small(placement, 4), {.recomputed = true}, [&](plan const& planned) {
+      check(planned, virtual_time{});
+      check(planned, threads{.count = 2});
+    });
 }
 
 namespace {
@@ -309,7 +278,7 @@ struct moded : numbers {
 
 TEST_CASE("stages are in the mode of evaluations before F and until the end", "[evaluation]") {
   auto const planned = make_plan(one_f_one_b{}, small(placement::linear(3), 2));
-  auto const check = [&](auto const& backend) {
+  on_backends([&](auto const& backend) {
     shared_state shared;
     shared.inputs = {1, 2};
     std::vector<int> noted;
@@ -338,14 +307,12 @@ TEST_CASE("stages are in the mode of evaluations before F and until the end", "[
     stages[2].fails = true;
     CHECK(noted_by([&] {
             CHECK_THAT(
-                test::refusal(errc::pass_failed, [&] { pipe.evaluate(); }),
+                refusal(errc::pass_failed, [&] { pipe.evaluate(); }),
                 Catch::Contains("no such mode"));
           }) == std::vector{1, 2, -2, -1});
     stages[2].fails = false;
     CHECK(noted_by([&] { pipe.evaluate(); }) == all);
-  };
-  check(threads{});
-  check(virtual_time{});
+  });
 }
 
 }  // namespace test_evaluation

@@ -3,44 +3,26 @@
 // Experts spread over replicas: a stage sends its tokens to the members that have their experts and
 // gets them back, in F and in B. All replicas have the bits of one process that computes one after
 // another, also where pairs of F and B run both passes with exchanges of their own.
-#include <zbpp/analysis/plan.hpp>
 #include <zbpp/optim/layer.hpp>
 #include <zbpp/optim/sgd.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/stp.hpp>
 #include <zbpp/runtime/in_process_grid.hpp>
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
 
-#include <support/catch.hpp>
+#include <support/backends.hpp>
 #include <support/checked_model.hpp>
-#include <support/plan_grid.hpp>
-#include <support/refusal.hpp>
+#include <support/grid_training.hpp>
+#include <support/pass_order.hpp>
 
-#include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <memory>
+#include <deque>
 #include <set>
-#include <span>
-#include <utility>
-#include <vector>
 
 namespace test_experts {
 
+using namespace zbpp;
 using namespace zbpp::test;
-using zbpp::any_policy;
-using zbpp::grid_axis;
-using zbpp::grid_place;
-using zbpp::in_process_grid;
-using zbpp::pass_context;
-using zbpp::pipeline;
-using zbpp::plan;
-using zbpp::threads;
-using zbpp::virtual_time;
+using zbpp::test::checked::history;
 using zbpp::test::checked::noise;
 
 namespace {
@@ -48,152 +30,125 @@ namespace {
 constexpr std::size_t tokens = 7;
 constexpr std::size_t width = 3;
 constexpr int steps = 4;
-constexpr zbpp::bytes edge = tokens * width * sizeof(float);
+constexpr bytes edge = tokens * width * sizeof(float);
 
 using values = std::vector<float>;
 using parts = std::vector<values>;  // by member of the expert group
 
 std::uint64_t key(int number) { return static_cast<std::uint64_t>(number); }
 
+// Products with a matrix of width x width, token by token, and tanh behind them.
+[[gnu::noinline]] values forward(values const& w, values const& x) {
+  values y(x.size());
+  for (std::size_t n = 0; n < x.size(); n += width)
+    for (std::size_t o = 0; o < width; ++o) {
+      for (std::size_t i = 0; i < width; ++i) y[n + o] += w[o * width + i] * x[n + i];
+      y[n + o] = std::tanh(y[n + o]);
+    }
+  return y;
+}
+// Makes the gradient of x, and `dz`, which is that of y before, that behind the product.
+[[gnu::noinline]] values backward(values const& w, values const& y, values& dz) {
+  values dx(y.size());
+  for (std::size_t n = 0; n < y.size(); n += width)
+    for (std::size_t o = 0; o < width; ++o) {
+      dz[n + o] *= 1 - y[n + o] * y[n + o];
+      for (std::size_t i = 0; i < width; ++i) dx[n + i] += w[o * width + i] * dz[n + o];
+    }
+  return dx;
+}
+[[gnu::noinline]] void add_gradient(values& dw, values const& x, values const& dz) {
+  for (std::size_t n = 0; n < x.size(); n += width)
+    for (std::size_t o = 0; o < width; ++o)
+      for (std::size_t i = 0; i < width; ++i) dw[o * width + i] += dz[n + o] * x[n + i];
+}
+
 // What one microbatch keeps.
 struct kept_pass {
-  values x;
+  values x, h, dz;
   std::vector<std::size_t> expert;  // by token
-  values gate;                      // by token
-  values out;                       // of the experts, by token
-  values d_logit;                   // by token
-  parts received;                   // tokens that the expert here gets
-  parts outputs;                    // what it makes of them
-  parts dz;
+  std::vector<values> received, outputs,
+      expert_dz;  // of the expert here, by the member they came from
 };
 
-// A router, and one of as many experts as the expert group has members.
+// A layer that all replicas have, and one of as many experts as the expert group has members.
 class block {
  public:
-  block(int stage, int experts, int own)
-      : router_(static_cast<std::size_t>(experts) * width),
-        d_router_(router_.size()),
-        expert_(width * width),
-        d_expert_(expert_.size()) {
-    for (std::size_t i = 0; i < router_.size(); ++i) router_[i] = noise(3, key(stage), 1, i);
-    for (std::size_t i = 0; i < expert_.size(); ++i) expert_[i] = noise(5, key(stage), key(own), i);
+  block(int stage, int experts, int own) : experts_(static_cast<std::size_t>(experts)) {
+    for (std::size_t i = 0; i < size; ++i) {
+      shared_[i] = noise(3, key(stage), 1, i);
+      expert_[i] = noise(5, key(stage), key(own), i);
+    }
   }
 
-  [[nodiscard]] zbpp::optim::layer router() { return {.weights = router_, .gradients = d_router_}; }
-  [[nodiscard]] zbpp::optim::layer expert() { return {.weights = expert_, .gradients = d_expert_}; }
+  [[nodiscard]] optim::layer shared() { return {.weights = shared_, .gradients = d_shared_}; }
+  [[nodiscard]] optim::layer expert() { return {.weights = expert_, .gradients = d_expert_}; }
 
-  // Gives the tokens that go to each expert: as many as the router says, perhaps none.
-  [[gnu::noinline]] parts route(kept_pass& kept, values x) const {
+  // Gives the tokens that go to each expert: as many as the layer says, perhaps none.
+  parts route(kept_pass& kept, values x) const {
     kept.x = std::move(x);
+    kept.h = forward(shared_, kept.x);
     kept.expert.assign(tokens, 0);
-    kept.gate.assign(tokens, 0);
-    parts to(router_.size() / width);
-    for (std::size_t n = 0; n < tokens; ++n) {
-      float best = 0;
-      for (std::size_t e = 0; e < to.size(); ++e) {
-        float logit = 0;
-        for (std::size_t i = 0; i < width; ++i)
-          logit += router_[e * width + i] * kept.x[n * width + i];
-        if (e > 0 && logit <= best) continue;
-        best = logit;
-        kept.expert[n] = e;
-      }
-      kept.gate[n] = std::tanh(best);
-      append(to[kept.expert[n]], kept.x, n);
-    }
-    return to;
+    for (std::size_t n = 0; n < tokens; ++n)
+      while (kept.expert[n] + 1 < experts_ && kept.h[n * width + kept.expert[n]] > 0)
+        ++kept.expert[n];
+    return divided(kept, kept.h);
   }
   // Gives what the expert makes of tokens, by the member they came from.
-  [[gnu::noinline]] parts compute(kept_pass& kept, parts received) const {
+  parts compute(kept_pass& kept, parts received) const {
     kept.received = std::move(received);
-    kept.outputs.assign(kept.received.size(), {});
-    for (std::size_t from = 0; from < kept.received.size(); ++from) {
-      auto const& x = kept.received[from];
-      auto& y = kept.outputs[from];
-      y.assign(x.size(), 0);
-      for (std::size_t n = 0; n < x.size() / width; ++n)
-        for (std::size_t o = 0; o < width; ++o) {
-          for (std::size_t i = 0; i < width; ++i)
-            y[n * width + o] += expert_[o * width + i] * x[n * width + i];
-          y[n * width + o] = std::tanh(y[n * width + o]);
-        }
-    }
+    kept.outputs.clear();
+    for (auto const& x : kept.received) kept.outputs.push_back(forward(expert_, x));
     return kept.outputs;
   }
-  [[gnu::noinline]] values combine(kept_pass& kept, parts const& returned) const {
-    kept.out = in_order(kept, returned);
-    auto y = kept.x;
-    for (std::size_t i = 0; i < y.size(); ++i) y[i] += kept.gate[i / width] * kept.out[i];
-    return y;
+  values combine(kept_pass const& kept, parts const& returned) const {
+    return sum(kept.h, in_order(kept, returned));
   }
-  [[gnu::noinline]] parts spread(kept_pass& kept, values const& dy) const {
-    kept.d_logit.assign(tokens, 0);
-    parts to(router_.size() / width);
-    values d(dy.size());
-    for (std::size_t n = 0; n < tokens; ++n) {
-      float d_gate = 0;
-      for (std::size_t i = 0; i < width; ++i) {
-        d_gate += dy[n * width + i] * kept.out[n * width + i];
-        d[n * width + i] = dy[n * width + i] * kept.gate[n];
-      }
-      kept.d_logit[n] = d_gate * (1 - kept.gate[n] * kept.gate[n]);
-      append(to[kept.expert[n]], d, n);
-    }
-    return to;
-  }
-  [[gnu::noinline]] parts backward(kept_pass& kept, parts const& received) const {
-    kept.dz = received;
-    parts dx(received.size());
-    for (std::size_t from = 0; from < dx.size(); ++from) {
-      auto& dz = kept.dz[from];
-      dx[from].assign(dz.size(), 0);
-      for (std::size_t n = 0; n < dz.size() / width; ++n)
-        for (std::size_t o = 0; o < width; ++o) {
-          auto const y = kept.outputs[from][n * width + o];
-          dz[n * width + o] *= 1 - y * y;
-          for (std::size_t i = 0; i < width; ++i)
-            dx[from][n * width + i] += expert_[o * width + i] * dz[n * width + o];
-        }
-    }
+  parts spread(kept_pass const& kept, values const& dy) const { return divided(kept, dy); }
+  parts backward_expert(kept_pass& kept, parts const& received) const {
+    kept.expert_dz = received;
+    parts dx;
+    for (std::size_t from = 0; from < received.size(); ++from)
+      dx.push_back(backward(expert_, kept.outputs[from], kept.expert_dz[from]));
     return dx;
   }
-  [[gnu::noinline]] values join(kept_pass const& kept, values dy, parts const& returned) const {
-    auto const of_experts = in_order(kept, returned);
-    for (std::size_t i = 0; i < dy.size(); ++i)
-      dy[i] += of_experts[i] +
-               router_[kept.expert[i / width] * width + i % width] * kept.d_logit[i / width];
-    return dy;
+  values join(kept_pass& kept, values const& dy, parts const& returned) const {
+    kept.dz = sum(dy, in_order(kept, returned));
+    return backward(shared_, kept.h, kept.dz);
   }
-  // Adds up for the own expert and the router; nothing is sent.
-  [[gnu::noinline]] void weight(kept_pass const& kept) {
-    for (std::size_t from = 0; from < kept.dz.size(); ++from)
-      for (std::size_t n = 0; n < kept.dz[from].size() / width; ++n)
-        for (std::size_t o = 0; o < width; ++o)
-          for (std::size_t i = 0; i < width; ++i)
-            d_expert_[o * width + i] +=
-                kept.dz[from][n * width + o] * kept.received[from][n * width + i];
-    for (std::size_t n = 0; n < tokens; ++n)
-      for (std::size_t i = 0; i < width; ++i)
-        d_router_[kept.expert[n] * width + i] += kept.d_logit[n] * kept.x[n * width + i];
+  // Adds up for both layers; nothing is sent.
+  void weight(kept_pass const& kept) {
+    for (std::size_t from = 0; from < kept.received.size(); ++from)
+      add_gradient(d_expert_, kept.received[from], kept.expert_dz[from]);
+    add_gradient(d_shared_, kept.x, kept.dz);
   }
 
  private:
-  static void append(values& to, values const& from, std::size_t token) {
-    for (std::size_t i = 0; i < width; ++i) to.push_back(from[token * width + i]);
+  static constexpr std::size_t size = width * width;
+
+  [[nodiscard]] parts divided(kept_pass const& kept, values const& all) const {
+    parts to(experts_);
+    for (std::size_t i = 0; i < all.size(); ++i) to[kept.expert[i / width]].push_back(all[i]);
+    return to;
   }
   // What came back from the experts, by token.
   [[nodiscard]] static values in_order(kept_pass const& kept, parts const& returned) {
     std::vector<std::size_t> taken(returned.size());
     values all;
-    for (std::size_t n = 0; n < tokens; ++n)
-      append(all, returned[kept.expert[n]], taken[kept.expert[n]]++);
+    for (std::size_t i = 0; i < tokens * width; ++i) {
+      auto const from = kept.expert[i / width];
+      all.push_back(returned[from][taken[from]++]);
+    }
     return all;
   }
+  [[nodiscard]] static values sum(values a, values const& b) {
+    for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+    return a;
+  }
 
-  values router_;
-  values d_router_;
-  values expert_;
-  values d_expert_;
+  std::size_t experts_;
+  values shared_ = values(size), d_shared_ = values(size);
+  values expert_ = values(size), d_expert_ = values(size);
 };
 
 values batch(int step, int replica, int microbatch) {
@@ -208,18 +163,18 @@ double loss(values const& y) {
   return sum;
 }
 
-// Steps the router and the expert of a stage. Gradients of the router are added up over all
+// Steps both layers of a stage. Gradients of the shared one are added up over all
 // replicas; those of the expert are left to the stage, since replicas have different ones.
-class split_optimizer final : public zbpp::optimizer {
+class split_optimizer final : public optimizer {
  public:
-  explicit split_optimizer(block& own) : shared_({own.router()}), expert_({own.expert()}) {}
+  explicit split_optimizer(block& own) : shared_({own.shared()}), expert_({own.expert()}) {}
 
   [[nodiscard]] int layers() const override { return 2; }
-  void measure(std::span<zbpp::gradient_state> states, pass_context ctx) override {
+  void measure(std::span<gradient_state> states, pass_context ctx) override {
     shared_.measure(states.first(1), ctx);
     expert_.measure(states.last(1), ctx);
   }
-  void step(zbpp::step_settings const& settings, pass_context ctx) override {
+  void step(step_settings const& settings, pass_context ctx) override {
     shared_.step(settings, ctx);
     expert_.step(settings, ctx);
   }
@@ -246,124 +201,113 @@ class split_optimizer final : public zbpp::optimizer {
   }
 
  private:
-  zbpp::optim::sgd shared_;
-  zbpp::optim::sgd expert_;
+  optim::sgd shared_;
+  optim::sgd expert_;
 };
 
-parts all_to_all(zbpp::group& members, parts const& sent) {
+parts all_to_all(group& members, parts const& sent) {
   std::vector<std::span<float const>> const all(sent.begin(), sent.end());
   parts received;
   members.all_to_all(all, received);
   return received;
 }
 
-class stage {
- public:
-  stage(int number, int replica, int experts, int own)
-      : replica_(replica),
-        block_(std::make_unique<block>(number, experts, own)),
-        optimizer_(std::make_unique<split_optimizer>(*block_)) {}
+// What a microbatch keeps of a stage, and its passes.
+struct passes {
+  block* own;
+  int replica;
+  kept_pass kept{};
+  values y{};
 
-  zbpp::flow operator()(zbpp::microbatch mb) {
+  message forward(message const& in, microbatch mb, pass_context ctx) {
     auto& members = mb.grid().expert();
-    kept_pass kept;
-    values y;
-    zbpp::message in = co_await mb.recv_activation();
-    zbpp::buffer out;
-    co_await zbpp::F([&](pass_context ctx) {
-      auto const step = static_cast<int>(mb.step());
-      auto x = mb.is_first_stage() ? batch(step, replica_, mb.index()) : to_values(in[0]);
-      auto const routed = all_to_all(members, block_->route(kept, std::move(x)));
-      y = block_->combine(kept, all_to_all(members, block_->compute(kept, routed)));
-      if (mb.is_last_stage()) mb.report_loss(loss(y));
-      out = to_buffer(y, ctx);
-    });
-    in.clear();
-    co_await mb.send_activation(std::move(out));
-    zbpp::message const back = co_await mb.recv_gradient();
-    auto b = [&](pass_context ctx) {
-      auto dy = mb.is_last_stage() ? y : to_values(back[0]);
-      auto const routed = all_to_all(members, block_->spread(kept, dy));
-      auto const returned = all_to_all(members, block_->backward(kept, routed));
-      out = to_buffer(block_->join(kept, std::move(dy), returned), ctx);
-    };
-    auto w = [&](pass_context) { block_->weight(kept); };
-    if (mb.is_fused()) {
-      auto both = [&](pass_context ctx) {
-        b(ctx);
-        w(ctx);
-      };
-      co_await zbpp::BW(both);
-      co_await mb.send_gradient(std::move(out));
-    } else {
-      co_await zbpp::B(b);
-      co_await mb.send_gradient(std::move(out));
-      co_await zbpp::W(w);
-    }
+    auto x = mb.is_first_stage() ? batch(static_cast<int>(mb.step()), replica, mb.index())
+                                 : to_values(in[0]);
+    auto const routed = all_to_all(members, own->route(kept, std::move(x)));
+    y = own->combine(kept, all_to_all(members, own->compute(kept, routed)));
+    if (mb.is_last_stage()) mb.report_loss(loss(y));
+    return edge_of(y, ctx);
   }
-  [[nodiscard]] split_optimizer& optimizer() { return *optimizer_; }
-  [[nodiscard]] block& weights() { return *block_; }
+  message backward(message const& back, microbatch mb, pass_context ctx) {
+    auto& members = mb.grid().expert();
+    auto dy = mb.is_last_stage() ? y : to_values(back[0]);
+    auto const routed = all_to_all(members, own->spread(kept, dy));
+    auto const returned = all_to_all(members, own->backward_expert(kept, routed));
+    return edge_of(own->join(kept, dy, returned), ctx);
+  }
+  void weight(microbatch) { own->weight(kept); }
 
- private:
-  static values to_values(zbpp::buffer const& from) {
+  static values to_values(buffer const& from) {
     std::span<float const> const all = from.as<float>();
     return {all.begin(), all.end()};
   }
-  static zbpp::buffer to_buffer(values const& from, pass_context ctx) {
-    auto to = ctx.allocate_edge(from.size() * sizeof(float));
-    std::memcpy(to.data(), from.data(), from.size() * sizeof(float));
-    return to;
+};
+
+class stage {
+ public:
+  stage(block& own, int replica) : block_(&own), optimizer_(own), replica_(replica) {}
+
+  flow operator()(microbatch mb) { return in_order(passes{block_, replica_}, mb); }
+  [[nodiscard]] split_optimizer& optimizer() { return optimizer_; }
+
+ private:
+  block* block_;
+  split_optimizer optimizer_;
+  int replica_;
+};
+
+// What one replica has.
+class model {
+ public:
+  model(int stages, int replica, int experts, int own) {
+    for (int s = 0; s < stages; ++s)
+      stages_.emplace_back(blocks_.emplace_back(s, experts, own), replica);
+  }
+  [[nodiscard]] std::deque<stage>& stages() { return stages_; }
+  [[nodiscard]] block& at(int stage) { return blocks_[static_cast<std::size_t>(stage)]; }
+  // Leaves the experts out, which replicas do not share.
+  [[nodiscard]] checked::plain_pipeline plain() {
+    checked::plain_pipeline all;
+    for (std::size_t s = 0; s < blocks_.size(); ++s)
+      all.push_back({{blocks_[s].shared()}, &stages_[s].optimizer()});
+    return all;
+  }
+  [[nodiscard]] std::vector<std::uint32_t> bits() {
+    values all;
+    for (auto& each : blocks_)
+      for (auto const weights : {each.shared().weights, each.expert().weights})
+        all.insert(all.end(), weights.begin(), weights.end());
+    return checked::bits_of(all);
   }
 
-  int replica_;
-  std::unique_ptr<block> block_;
-  std::unique_ptr<split_optimizer> optimizer_;
+ private:
+  std::deque<block> blocks_;
+  std::deque<stage> stages_;
 };
-
-// What a replica gives: losses, then all weights.
-struct outcome {
-  std::vector<double> losses;
-  values weights;
-  friend bool operator==(outcome const&, outcome const&) = default;
-};
-
-void note_weights(outcome& to, std::span<float const> weights) {
-  to.weights.insert(to.weights.end(), weights.begin(), weights.end());
-}
 
 template <class Backend>
-std::vector<outcome> train(plan const& planned, Backend backend, zbpp::grid const& stated) {
-  in_process_grid whole(stated);
-  std::vector<outcome> all(static_cast<std::size_t>(stated.data));
+std::vector<std::vector<history>> train(plan const& planned, Backend backend, grid const& stated) {
   auto const& placement = planned.problem().placement();
-  whole.run([&](grid_place const& at) {
-    auto& result = all[static_cast<std::size_t>(at.data())];
-    auto const own = at.grid_of(0)->expert().place();
-    std::vector<stage> stages;
-    for (int s = 0; s < placement.stages(); ++s)
-      stages.emplace_back(s, at.data(), stated.expert, own);
-    auto place = backend;
-    place.place = at;
-    // Replicas with the same expert add its gradients up.
-    zbpp::training_options const options{.on_gradients_ready = [&](int s, pass_context) {
-      auto const gradients = stages[static_cast<std::size_t>(s)].weights().expert().gradients;
-      at.grid_of(placement.rank_of(s))->expert_data().all_reduce(gradients);
-    }};
-    pipeline replica(planned, place, stages, options);
-    replica.run(steps, [&](zbpp::step_result const& step) {
-      result.losses.insert(result.losses.end(), step.losses.begin(), step.losses.end());
-    });
-    for (auto& each : stages) {
-      note_weights(result, each.weights().router().weights);
-      note_weights(result, each.weights().expert().weights);
-    }
-  });
-  return all;
+  return train_grid(
+      planned,
+      backend,
+      stated,
+      steps,
+      [&](grid_place const& at) {
+        auto const own = at.grid_of(0)->expert().place();
+        return model(placement.stages(), at.data(), stated.expert, own);
+      },
+      [&](grid_place const& at, model& own) {
+        // Replicas with the same expert add its gradients up.
+        return training_options{.on_gradients_ready = [&placement, &own, at](int s, pass_context) {
+          at.grid_of(placement.rank_of(s))->expert_data().all_reduce(own.at(s).expert().gradients);
+        }};
+      });
 }
 
 // The same in one process, one replica after another within each exchange.
-std::vector<outcome> train_plain(zbpp::grid const& stated, int stages, int microbatches) {
-  zbpp::grid_layout const layout(stated, stated.pipeline * stated.data);
+std::vector<history> train_plain(grid const& stated, int stages, int microbatches) {
+  grid_layout const layout(stated, stated.pipeline * stated.data);
   auto const replicas = static_cast<std::size_t>(stated.data);
   auto const members_of = [&](grid_axis axis, std::size_t replica) {
     std::vector<std::size_t> members;
@@ -375,108 +319,107 @@ std::vector<outcome> train_plain(zbpp::grid const& stated, int stages, int micro
     auto const members = members_of(grid_axis::expert, replica);
     return static_cast<std::size_t>(std::ranges::find(members, replica) - members.begin());
   };
-  auto const exchanged = [&](std::vector<parts> const& sent) {
-    std::vector<parts> received(replicas);
-    for (std::size_t to = 0; to < replicas; ++to)
-      for (auto const from : members_of(grid_axis::expert, to))
-        received[to].push_back(sent[from][place_of(to)]);
-    return received;
-  };
-  std::vector<std::vector<block>> model(replicas);
-  std::vector<std::vector<split_optimizer>> optimizers(replicas);
-  for (std::size_t r = 0; r < replicas; ++r) {
-    for (int s = 0; s < stages; ++s)
-      model[r].emplace_back(s, stated.expert, static_cast<int>(place_of(r)));
-    for (auto& each : model[r]) optimizers[r].emplace_back(each);
-  }
-  std::vector<outcome> all(replicas);
-  zbpp::arena memory;
-  auto const count = static_cast<std::size_t>(stages);
-  for (int step = 0; step < steps; ++step) {
+  std::deque<model> models;
+  std::vector<std::vector<checked::plain_pipeline>> all;
+  for (std::size_t r = 0; r < replicas; ++r)
+    all.push_back(
+        {models
+             .emplace_back(
+                 stages, static_cast<int>(r), stated.expert, static_cast<int>(place_of(r)))
+             .plain()});
+  auto const run = [&](int step, double) {
+    std::vector<std::vector<double>> losses(replicas);
     for (int m = 0; m < microbatches; ++m) {
-      std::vector<std::vector<kept_pass>> kept(replicas, std::vector<kept_pass>(count));
+      std::vector<std::vector<kept_pass>> kept(
+          replicas, std::vector<kept_pass>(static_cast<std::size_t>(stages)));
       std::vector<values> x;
       for (std::size_t r = 0; r < replicas; ++r) x.push_back(batch(step, static_cast<int>(r), m));
-      std::vector<parts> sent(replicas);
-      for (std::size_t s = 0; s < count; ++s) {
-        for (std::size_t r = 0; r < replicas; ++r) sent[r] = model[r][s].route(kept[r][s], x[r]);
-        auto received = exchanged(sent);
+      // Calls `make(block, kept, replica)` for each replica, and exchanges what it gives.
+      auto const exchanged = [&](int s, auto const& make) {
+        std::vector<parts> sent;
         for (std::size_t r = 0; r < replicas; ++r)
-          sent[r] = model[r][s].compute(kept[r][s], received[r]);
-        received = exchanged(sent);
+          sent.push_back(make(models[r].at(s), kept[r][static_cast<std::size_t>(s)], r));
+        std::vector<parts> received(replicas);
+        for (std::size_t to = 0; to < replicas; ++to)
+          for (auto const from : members_of(grid_axis::expert, to))
+            received[to].push_back(sent[from][place_of(to)]);
+        return received;
+      };
+      for (int s = 0; s < stages; ++s) {
+        auto const at = static_cast<std::size_t>(s);
+        auto const routed = exchanged(
+            s, [&](block& own, kept_pass& of, std::size_t r) { return own.route(of, x[r]); });
+        auto const returned = exchanged(s, [&](block& own, kept_pass& of, std::size_t r) {
+          return own.compute(of, routed[r]);
+        });
         for (std::size_t r = 0; r < replicas; ++r)
-          x[r] = model[r][s].combine(kept[r][s], received[r]);
+          x[r] = models[r].at(s).combine(kept[r][at], returned[r]);
       }
-      for (std::size_t r = 0; r < replicas; ++r) all[r].losses.push_back(loss(x[r]));
-      for (std::size_t s = count; s-- > 0;) {
-        for (std::size_t r = 0; r < replicas; ++r) sent[r] = model[r][s].spread(kept[r][s], x[r]);
-        auto received = exchanged(sent);
-        for (std::size_t r = 0; r < replicas; ++r)
-          sent[r] = model[r][s].backward(kept[r][s], received[r]);
-        received = exchanged(sent);
+      for (std::size_t r = 0; r < replicas; ++r) losses[r].push_back(loss(x[r]));
+      for (int s = stages - 1; s >= 0; --s) {
+        auto const at = static_cast<std::size_t>(s);
+        auto const routed = exchanged(
+            s, [&](block& own, kept_pass& of, std::size_t r) { return own.spread(of, x[r]); });
+        auto const returned = exchanged(s, [&](block& own, kept_pass& of, std::size_t r) {
+          return own.backward_expert(of, routed[r]);
+        });
         for (std::size_t r = 0; r < replicas; ++r) {
-          x[r] = model[r][s].join(kept[r][s], x[r], received[r]);
-          model[r][s].weight(kept[r][s]);
+          x[r] = models[r].at(s).join(kept[r][at], x[r], returned[r]);
+          models[r].at(s).weight(kept[r][at]);
         }
       }
     }
-    for (std::size_t s = 0; s < count; ++s) {
-      auto const give_sums = [&](std::vector<std::size_t> const& members, auto const& layer_of) {
-        auto const first = layer_of(model[members[0]][s]).gradients;
-        values sums(first.begin(), first.end());
-        for (std::size_t n = 1; n < members.size(); ++n)
-          for (std::size_t i = 0; i < sums.size(); ++i)
-            sums[i] += layer_of(model[members[n]][s]).gradients[i];
+    std::set<std::size_t> done;
+    for (std::size_t r = 0; r < replicas; ++r) {
+      auto const members = members_of(grid_axis::expert_data, r);
+      if (!done.insert(members[0]).second) continue;
+      for (int s = 0; s < stages; ++s) {
+        std::vector<std::span<float>> of_expert;
         for (auto const member : members)
-          std::ranges::copy(sums, layer_of(model[member][s]).gradients.begin());
-      };
-      give_sums(members_of(grid_axis::data, 0), [](block& of) { return of.router(); });
-      std::set<std::size_t> done;
-      for (std::size_t r = 0; r < replicas; ++r) {
-        auto const members = members_of(grid_axis::expert_data, r);
-        if (done.insert(members[0]).second)
-          give_sums(members, [](block& of) { return of.expert(); });
+          of_expert.push_back(models[member].at(s).expert().gradients);
+        checked::give_sum(of_expert);
       }
     }
-    for (auto& own : optimizers)
-      for (auto& each : own)
-        each.step({.updates = step, .learning_rate = 0.001}, pass_context(memory));
-  }
-  for (std::size_t r = 0; r < replicas; ++r)
-    for (auto& each : model[r]) {
-      note_weights(all[r], each.router().weights);
-      note_weights(all[r], each.expert().weights);
-    }
-  return all;
+    return losses;
+  };
+  auto results = checked::train_plainly(all, steps, {}, {}, run);
+  for (std::size_t r = 0; r < replicas; ++r) results[r].bits = models[r].bits();
+  return results;
 }
 
-void check(any_policy const& policy, zbpp::placement const& placement, zbpp::grid const& stated) {
+void check(any_policy const& policy, placement const& placement, grid const& stated) {
   auto costs = uneven_costs();
   costs.edge = edge;
   costs.recompute = {};
-  zbpp::problem const alone(placement, 3 * placement.ranks(), costs, 87);
+  problem const alone(placement, 3 * placement.ranks(), costs, 87);
   auto const planned =
-      zbpp::make_plan(policy, with_replicas(alone, {.count = stated.data, .latency = 20}));
+      make_plan(policy, with_replicas(alone, {.count = stated.data, .latency = 20}));
   INFO(planned.policy());
   CAPTURE(stated.data, stated.expert);
-  auto const expected = train_plain(stated, placement.stages(), alone.microbatches());
-  CHECK(train(planned, threads{}, stated) == expected);
-  CHECK(train(planned, virtual_time{}, stated) == expected);
+  auto expected = train_plain(stated, placement.stages(), alone.microbatches());
+  on_backends([&](auto backend) {
+    auto found = train(planned, backend, stated);
+    for (std::size_t r = 0; r < expected.size(); ++r) {
+      expected[r].forget_updates();
+      found[r].front().forget_updates();
+      CHECK(difference(found[r].front(), expected[r]) == "");
+    }
+  });
 }
 
 }  // namespace
 
 TEST_CASE("experts of other replicas give the bits of one process", "[experts][long]") {
   auto const [data, expert] = GENERATE(table<int, int>({{2, 2}, {4, 2}, {3, 3}}));
-  zbpp::grid const stated{.pipeline = 2, .data = data, .expert = expert};
-  auto const linear = zbpp::placement::linear(2);
-  auto const v = zbpp::placement::v_shape(2);
+  grid const stated{.pipeline = 2, .data = data, .expert = expert};
+  auto const linear = placement::linear(2);
+  auto const v = placement::v_shape(2);
   for (auto const& [policy, placement] :
-       {std::pair<any_policy, zbpp::placement>(zbpp::zb_h1{}, linear),
-        {zbpp::one_f_one_b{}, linear},
-        {zbpp::zb_v{}, v},
-        {zbpp::dualpipe_v{}, v},  // whose pairs exchange in F and in B
-        {zbpp::stp{}, v}})
+       {std::pair<any_policy, placement>(zb_h1{}, linear),
+        {one_f_one_b{}, linear},
+        {zb_v{}, v},
+        {dualpipe_v{}, v},  // whose pairs exchange in F and in B
+        {stp{}, v}})
     check(policy, placement, stated);
 }
 
@@ -496,24 +439,24 @@ TEST_CASE("experts of the test get different numbers of tokens, at times none", 
 
 TEST_CASE("experts that a pipeline cannot run are refused", "[experts]") {
   in_process_grid whole({.pipeline = 2, .data = 2, .expert = 2});
-  auto const planned = [](zbpp::step_kind kind) {
-    return zbpp::make_plan(
-        zbpp::zb_h1{},
-        with_replicas(zbpp::problem(zbpp::placement::linear(2), 3, uneven_costs()), {.count = 2}),
+  auto const planned = [](step_kind kind) {
+    return make_plan(
+        zb_h1{},
+        with_replicas(problem(placement::linear(2), 3, uneven_costs()), {.count = 2}),
         {.step = kind});
   };
-  std::vector<stage> stages;
-  for (int s = 0; s < 2; ++s) stages.emplace_back(s, 0, 2, 0);
-  using enum zbpp::step_kind;
+  model own(2, 0, 2, 0);
+  using enum step_kind;
   CHECK(
       refusal([&] {
-        pipeline(planned(unchecked), threads{.count = 1, .place = whole.place(0)}, stages);
+        pipeline(planned(unchecked), threads{.count = 1, .place = whole.place(0)}, own.stages());
       }) ==
       "ranks that share stages or experts wait for each other in passes; leave threads.count at 0, "
       "for a thread of each rank");
   CHECK(
-      refusal(
-          [&] { pipeline(planned(post_validated), threads{.place = whole.place(0)}, stages); }) ==
+      refusal([&] {
+        pipeline(planned(post_validated), threads{.place = whole.place(0)}, own.stages());
+      }) ==
       "rank 0: replicas have different experts, so the norm that ranks agree on would be another "
       "one on each of them; lower the plan with step_kind::unchecked");
 }

@@ -2,65 +2,41 @@
 //
 // What the pipelines of a grid have to hold and do alike: where one differs, all end at once with
 // one text that names the thing, both values and both places; nobody waits for what will not come.
-#include <zbpp/analysis/plan.hpp>
 #include <zbpp/runtime/in_process_grid.hpp>
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
 
-#include <support/catch.hpp>
+#include <support/backends.hpp>
 #include <support/checked_model.hpp>
 #include <support/differing_pipelines.hpp>
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <mutex>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
 namespace test_grid_agreement {
 
+using namespace zbpp;
 using namespace zbpp::test;
 using namespace zbpp::test::differing;
-using zbpp::errc;
-using zbpp::grid_place;
-using zbpp::in_process_grid;
-using zbpp::pipeline;
-using zbpp::plan;
-using zbpp::step_kind;
-using zbpp::step_result;
-using zbpp::threads;
-using zbpp::training_options;
-using zbpp::virtual_time;
 using zbpp::test::checked::model_settings;
 
 namespace {
 
-constexpr step_kind kinds[]{
+constexpr step_kind kinds_of_steps[]{
     step_kind::unchecked, step_kind::synchronous, step_kind::post_validated};
-
-bool has(std::string const& text, std::string const& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // What the pipelines of a grid threw, by the number of the pipeline.
 template <class Work>
-std::vector<std::string> texts_of(zbpp::grid const& sizes, Work work) {
+std::vector<std::string> texts_of(grid const& sizes, Work work) {
   in_process_grid whole(sizes);
   std::vector<std::string> texts(static_cast<std::size_t>(sizes.data * sizes.tensor));
   try {
     whole.run([&](grid_place const& at) {
       try {
         work(at);
-      } catch (zbpp::error const& failed) {
+      } catch (error const& failed) {
         texts[static_cast<std::size_t>(at.data() * sizes.tensor + at.tensor())] = failed.what();
         throw;
       }
     });
-  } catch (zbpp::error const&) {  // noted above
+  } catch (error const&) {  // noted above
   }
   return texts;
 }
@@ -129,7 +105,7 @@ void run_four(int, pipeline<Backend>& pipe) {
 TEMPLATE_TEST_CASE(
     "replicas that begin with other weights are told which", "[grid]", threads, virtual_time) {
   auto const stage = GENERATE(0, 1);
-  for (auto const kind : kinds) {
+  for (auto const kind : kinds_of_steps) {
     CAPTURE(static_cast<int>(kind), stage);
     auto const other = [&](int replica, checked::model& own) {
       if (replica == 1) own.maths(stage).optimized().back().weights[5] += 0x1p-20F;
@@ -182,7 +158,7 @@ TEMPLATE_TEST_CASE(
     "[grid]",
     threads,
     virtual_time) {
-  for (auto const kind : kinds) {
+  for (auto const kind : kinds_of_steps) {
     CAPTURE(static_cast<int>(kind));
     auto const told = [&](std::function<training_options(int)> const& options_of) {
       return run_replicas<TestType>(kind, options_of, run_four<TestType>);
@@ -213,8 +189,8 @@ TEMPLATE_TEST_CASE(
 }
 
 TEMPLATE_TEST_CASE(
-    "replicas that run different numbers of steps are told", "[grid]", threads, virtual_time) {
-  for (auto const kind : kinds) {
+    "pipelines that run different numbers of steps are told", "[grid]", threads, virtual_time) {
+  for (auto const kind : kinds_of_steps) {
     CAPTURE(static_cast<int>(kind));
     auto const runs = run_replicas<TestType>(
         kind, no_options, [](int replica, pipeline<TestType>& pipe) { pipe.run(3 + replica); });
@@ -241,6 +217,14 @@ TEMPLATE_TEST_CASE(
           pipe.step();
         });
     check_all(resumed, {"give all ranks the same training_state to resume from"});
+    auto const members = run_members<TestType>(
+        kind, 0, left_out::nothing, no_options, [](int member, pipeline<TestType>& pipe) {
+          pipe.run(3 + member);
+        });
+    check_all(
+        members,
+        {"rank 0 (pipeline 0, tensor 0) called run(3) for step 0, rank 1 (pipeline 0, tensor 1) "
+         "called run(4) for step 0; "});
   }
 }
 
@@ -284,7 +268,7 @@ TEMPLATE_TEST_CASE(
       no_options,
       [](int member, pipeline<TestType>& pipe) {
         if (member == 0)
-          pipe.run(4, [](step_result const&) { return zbpp::after_step::go_on; });
+          pipe.run(4, [](step_result const&) { return after_step::go_on; });
         else
           pipe.run(4);
         pipe.evaluate();
@@ -324,7 +308,7 @@ TEMPLATE_TEST_CASE(
     "[grid]",
     threads,
     virtual_time) {
-  for (auto const kind : kinds) {
+  for (auto const kind : kinds_of_steps) {
     CAPTURE(static_cast<int>(kind));
     auto const told = [&](std::function<training_options(int)> const& options_of) {
       return run_members<TestType>(kind, 0, left_out::nothing, options_of, run_four<TestType>);
@@ -340,12 +324,17 @@ TEMPLATE_TEST_CASE(
           }};
         }),
         {"training_options::learning_rate is 0.25 on rank ", "tensor 0) and 1.25 on rank "});
+    if (kind == step_kind::unchecked) continue;
+    check_all(
+        told([](int member) { return training_options{.clip = 1.0 + member}; }),
+        {"training_options::clip is 1 on rank 0 (pipeline 0, tensor 0) and 2 on rank 1 "
+         "(pipeline 0, tensor 1); give all ranks the same"});
   }
 }
 
 TEMPLATE_TEST_CASE(
     "members compare the layers that each of them has whole", "[grid]", threads, virtual_time) {
-  for (auto const kind : kinds) {
+  for (auto const kind : kinds_of_steps) {
     CAPTURE(static_cast<int>(kind));
     auto const differ = [](int member, std::vector<summing_stage>& all) {
       if (member == 1) all[1].weights()[0] = -1;
@@ -384,7 +373,7 @@ TEMPLATE_TEST_CASE(
     "[grid]",
     threads,
     virtual_time) {
-  for (auto const kind : kinds)
+  for (auto const kind : kinds_of_steps)
     for (int const stage : {0, 1})
       for (auto const fault :
            {left_out::sum_in_f, left_out::last_sum_in_b, left_out::exchange_in_f}) {

@@ -14,13 +14,8 @@
 
 namespace test_group {
 
-using zbpp::errc;
-using zbpp::grid_axis;
-using zbpp::grid_place;
-using zbpp::group;
-using zbpp::in_process_grid;
-using zbpp::test::expect;
-using zbpp::test::refusal;
+using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 
@@ -33,16 +28,14 @@ void run_members(int size, std::function<void(group&)> const& work) {
 }  // namespace
 
 TEST_CASE("collective calls between threads give what they promise", "[group][long]") {
-  zbpp::test::check_collective_calls(run_members, 6, 60);
+  check_collective_calls(run_members, 6, 60);
 }
 
 TEST_CASE("members that make different calls are told which", "[group]") {
-  zbpp::test::check_different_calls(run_members);
+  check_different_calls(run_members);
 }
 
-TEST_CASE("spans that do not fit a call are refused", "[group]") {
-  zbpp::test::check_wrong_spans(run_members);
-}
+TEST_CASE("spans that do not fit a call are refused", "[group]") { check_wrong_spans(run_members); }
 
 TEST_CASE("the groups of a grid are those of its layout", "[group]") {
   in_process_grid whole({.pipeline = 2, .data = 4, .tensor = 3, .expert = 2});
@@ -50,7 +43,7 @@ TEST_CASE("the groups of a grid are those of its layout", "[group]") {
   whole.run([&](grid_place const& place) {
     for (int pipeline = 0; pipeline < 2; ++pipeline) {
       auto& own = *place.grid_of(pipeline);
-      zbpp::grid_coordinates const at{pipeline, place.data(), place.tensor()};
+      grid_coordinates const at{pipeline, place.data(), place.tensor()};
       expect(own.at() == at, "the coordinates");
       auto const rank = layout.rank_of(at);
       for (auto axis :
@@ -71,7 +64,7 @@ TEST_CASE("the groups of a grid are those of its layout", "[group]") {
 }
 
 TEST_CASE("a rank without a grid has groups of one", "[group]") {
-  zbpp::rank_grid alone;
+  rank_grid alone;
   std::vector<float> values{1, 2, 3};
   std::vector<float> copy(3);
   alone.tensor().all_reduce(values);
@@ -93,7 +86,7 @@ TEST_CASE("what one pipeline of a grid throws ends the calls of all others", "[g
         own.tensor().barrier();
         own.data().barrier();
         own.tensor().barrier();
-      } catch (zbpp::error const& failed) {
+      } catch (error const& failed) {
         expect(failed.code() == errc::peer_failed, "the code");
         expect(
             failed.message() == "the pipeline of replica 1, tensor 1 failed: no more weights",

@@ -4,29 +4,15 @@
 // their costs declare.
 #include <zbpp/analysis/evaluation.hpp>
 #include <zbpp/analysis/memory.hpp>
-#include <zbpp/policy/one_chunk.hpp>
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
 
-#include <support/catch.hpp>
+#include <support/backends.hpp>
 #include <support/declared_stages.hpp>
-#include <support/instructions.hpp>
-#include <support/plan_grid.hpp>
 #include <support/random_pairs.hpp>
-#include <support/seeded.hpp>
-#include <support/thinned.hpp>
-
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace test_memory_use {
 
 using namespace zbpp;
+using namespace zbpp::test;
 using namespace zbpp::test::memory_use;
 
 namespace {
@@ -52,7 +38,7 @@ void check_evaluation(plan const& planned, Backend backend) {
 }
 
 // Takes passes in any order in which each finds its input made, and first all F.
-schedule random_order(test::seeded_random& random, placement const& placement, int microbatches) {
+schedule random_order(seeded_random& random, placement const& placement, int microbatches) {
   std::vector<std::vector<pass>> rows_of(detail::index(placement.ranks()));
   auto const last = placement.stages() - 1;
   for (auto const kind : {pass_kind::forward, pass_kind::backward_input}) {
@@ -81,26 +67,23 @@ schedule random_order(test::seeded_random& random, placement const& placement, i
 }  // namespace
 
 TEST_CASE("a run takes as much memory as its plan says", "[memory-use]") {
-  auto const p = GENERATE(from_range(test::thinned<std::vector<int>>({1, 2, 3, 4, 6}, {1, 2, 3})));
+  auto const p = GENERATE(from_range(thinned<std::vector<int>>({1, 2, 3, 4, 6}, {1, 2, 3})));
   for_each_uneven_plan(p, {}, [](plan const& planned) {
-    check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
-    check_peaks(planned, threads{}, declared<>{&planned.problem()});
-    check_peaks(planned, threads{.count = 2}, declared<>{&planned.problem()});
+    on_all_backends(
+        [&](auto backend) { check_peaks(planned, backend, declared<>{&planned.problem()}); });
     check_peaks(planned, threads{}, declared<external_memory, one_object>{&planned.problem()});
   });
 }
 
 TEST_CASE("an evaluation takes as much memory as is said", "[memory-use][long]") {
-  auto const p = GENERATE(from_range(test::thinned<std::vector<int>>({1, 2, 3, 4, 6}, {1, 2, 3})));
+  auto const p = GENERATE(from_range(thinned<std::vector<int>>({1, 2, 3, 4, 6}, {1, 2, 3})));
   for_each_uneven_plan(p, {}, [](plan const& planned) {
-    check_evaluation(planned, virtual_time{});
-    check_evaluation(planned, threads{});
-    check_evaluation(planned, threads{.count = 2});
+    on_all_backends([&](auto backend) { check_evaluation(planned, backend); });
   });
 }
 
 TEST_CASE("the same where ranks take microbatches in any order", "[memory-use]") {
-  auto const count = test::thinned(300, 60);
+  auto const count = thinned(300, 60);
   for (int n = 0; n < count; ++n) {
     ZBPP_SEEDED(random, n);
     auto const ranks = static_cast<int>(random.integer(2, 4));
@@ -153,7 +136,7 @@ TEST_CASE("where an order needs it, an evaluation holds more messages", "[memory
     auto const placement = placement::looped(2, 2);
     problem const problem(placement, m, stage_costs{.activation = 10, .edge = 8});
     auto const planned =
-        make_plan("by hand", schedule(placement, m, test::passes({row(0, 2), row(1, 3)})), problem);
+        make_plan("by hand", schedule(placement, m, passes({row(0, 2), row(1, 3)})), problem);
     CHECK(evaluation_depth(forward_only(planned.program())) == std::max(2, m / 2));
     check_evaluation(planned, virtual_time{});
     check_evaluation(planned, threads{});
@@ -173,7 +156,7 @@ TEST_CASE("a run with pairs takes as much memory as its plan says", "[memory-use
   std::ptrdiff_t pairs = 0;
   for_each_uneven_plan(3, {.most_added = 400}, [&](plan const& plain) {
     ZBPP_SEEDED(random, ++seed);
-    auto const planned = test::paired_plan(plain, random, pairs);
+    auto const planned = paired_plan(plain, random, pairs);
     check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
     check_peaks(planned, threads{.count = 2}, declared<>{&planned.problem()});
   });
@@ -181,7 +164,7 @@ TEST_CASE("a run with pairs takes as much memory as its plan says", "[memory-use
 }
 
 TEST_CASE("what a flow keeps of its input counts as an activation", "[memory-use]") {
-  for (auto const& placement : test::placements_to_run(3)) {
+  for (auto const& placement : placements_to_run(3)) {
     problem const problem(
         placement,
         6,
@@ -190,16 +173,13 @@ TEST_CASE("what a flow keeps of its input counts as an activation", "[memory-use
             .activation = keeps_its_input::activation,
             .weight_gradient_input = keeps_its_input::weight_gradient_input,
             .edge = keeps_its_input::edge});
-    test::for_each_plan_of(
-        problem, {.fused = false}, [](std::string const& name, plan const& planned) {
-          auto const& all = planned.schedule().passes().all();
-          if (std::any_of(
-                  all.begin(), all.end(), [](pass p) { return p.kind == pass_kind::backward; }))
-            return;
-          INFO(name);
-          check_peaks(planned, virtual_time{}, keeps_its_input{});
-          check_peaks(planned, threads{}, keeps_its_input{});
-        });
+    on_plans(problem, {.fused = false}, [](plan const& planned) {
+      auto const& all = planned.schedule().passes().all();
+      if (std::any_of(all.begin(), all.end(), [](pass p) { return p.kind == pass_kind::backward; }))
+        return;
+      check_peaks(planned, virtual_time{}, keeps_its_input{});
+      check_peaks(planned, threads{}, keeps_its_input{});
+    });
   }
 }
 
@@ -208,7 +188,7 @@ TEST_CASE("what only B needs is free after B", "[memory-use]") {
   problem const problem(
       placement, 3, stage_costs{.forward = 1, .activation = 1000, .weight_gradient_input = 10});
   auto const peak_of = [&](std::string const& row) {
-    auto const planned = make_plan("by hand", schedule(placement, 3, test::passes({row})), problem);
+    auto const planned = make_plan("by hand", schedule(placement, 3, passes({row})), problem);
     check_peaks(planned, virtual_time{}, declared<>{&planned.problem()});
     return peak_memory(planned.program(), problem)[0].activations;
   };
@@ -287,7 +267,7 @@ TEST_CASE("two chunks of a rank share a buffer, and either may need it last", "[
   auto const placement = placement::custom({0, 0});
   auto const planned = make_plan(
       "by hand",
-      schedule(placement, 2, test::passes({rows})),
+      schedule(placement, 2, passes({rows})),
       problem(placement, 2, stage_costs{.forward = 1, .edge = 64}));
   std::vector<std::byte const*> outputs;
   std::vector<std::byte const*> inputs;
@@ -314,10 +294,9 @@ TEST_CASE("at the turn of a V either W may come first", "[memory-use]") {
   auto const placement = placement::v_shape(2);
   auto const planned = make_plan(
       "by hand",
-      schedule(
-          placement, 2, test::passes({"0F0 0F1 3F0 3B0 3F1 3B1 0B0 3W0 0B1 3W1 0W0 0W1", row})),
+      schedule(placement, 2, passes({"0F0 0F1 3F0 3B0 3F1 3B1 0B0 3W0 0B1 3W1 0W0 0W1", row})),
       problem(placement, 2, stage_costs{.forward = 1, .edge = 64}));
-  auto const check = [&](auto backend) {
+  on_backends([&](auto backend) {
     // One list a rank: ranks may run on different threads.
     std::array<std::vector<std::byte const*>, 2> outputs;
     std::array<std::vector<std::byte const*>, 2> inputs;
@@ -331,9 +310,7 @@ TEST_CASE("at the turn of a V either W may come first", "[memory-use]") {
     pipe.step();
     CHECK(good == std::array<int, 2>{4, 4});
     for (int rank : {0, 1}) CHECK(pipe.memory(rank).in_use == std::array<bytes, purposes>{});
-  };
-  check(virtual_time{});
-  check(threads{});
+  });
 }
 
 }  // namespace test_memory_use

@@ -1,32 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Records of the messages of steps: each message is there once, with times that fit the passes.
-#include <zbpp/model/message_record.hpp>
-// What the checks need besides.
 #include <zbpp/analysis/explain.hpp>
 #include <zbpp/analysis/traffic.hpp>
-#include <zbpp/policy/one_chunk.hpp>
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
+#include <zbpp/model/message_record.hpp>
 
-#include <support/catch.hpp>
+#include <support/backends.hpp>
 #include <support/checked_model.hpp>
 #include <support/plain_flow.hpp>
-#include <support/plan_grid.hpp>
-#include <support/seeded.hpp>
-#include <support/thinned.hpp>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace test_message_record {
 
 using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 
@@ -98,12 +84,11 @@ void check_order(message_record const& record, timeline const& line) {
 }  // namespace
 
 TEST_CASE("under virtual time a message travels as long as stated", "[message-record]") {
-  for (int p : {1, 2, test::thinned(4, 3)})
-    for (auto const& placement : test::placements_to_run(p)) {
+  for (int p : {1, 2, thinned(4, 3)})
+    for (auto const& placement : placements_to_run(p)) {
       problem const stated(placement, 2 * p + 1, even, 7);
-      test::for_each_plan_of(stated, {}, [](std::string const& name, plan const& planned) {
-        INFO(name);
-        std::vector<test::plain_flow> stages(detail::index(planned.problem().stages()));
+      on_plans(stated, {}, [](plan const& planned) {
+        std::vector<plain_flow> stages(detail::index(planned.problem().stages()));
         pipeline pipe{planned, virtual_time{.records_messages = true}, stages};
         for (int i = 0; i < 2; ++i) {
           auto const& step = pipe.step();
@@ -122,11 +107,11 @@ TEST_CASE("under virtual time a message travels as long as stated", "[message-re
 
 TEST_CASE(
     "a message that is slow arrives late, and a late rank takes it late", "[message-record]") {
-  for (int trial = 0; trial < test::thinned(20, 5); ++trial) {
+  for (int trial = 0; trial < thinned(20, 5); ++trial) {
     ZBPP_SEEDED(random, trial);
     auto const p = static_cast<int>(random.integer(2, 5));
     auto const planned = make_plan(zb_h1{}, problem(placement::linear(p), 2 * p, even, 7));
-    std::vector<test::plain_flow> stages(detail::index(p));
+    std::vector<plain_flow> stages(detail::index(p));
     std::vector<ticks> took;  // of messages in the order in which they are sent
     virtual_noise noise{
         .pass_time = [&](int, pass const&, ticks stated) { return stated + random.integer(0, 20); },
@@ -146,7 +131,7 @@ TEST_CASE(
 
 TEST_CASE("nothing is recorded unless it is asked for", "[message-record]") {
   auto const planned = make_plan(zb_h1{}, problem(placement::linear(3), 6, even));
-  std::vector<test::plain_flow> stages(3);
+  std::vector<plain_flow> stages(3);
   pipeline on_threads{planned, threads{}, stages};
   CHECK(on_threads.step().messages.size() == 0);
   pipeline virtually{planned, virtual_time{}, stages};
@@ -158,9 +143,9 @@ TEST_CASE("between threads a message arrives when it is sent, or as stated", "[m
     for (bool const emulates : {false, true}) {
       constexpr ticks transfer = 20'000;
       problem const stated(placement, 6, even, transfer);
-      test::for_each_plan_of(stated, {}, [&](std::string const& name, plan const& planned) {
-        INFO(name << (emulates ? ", emulated" : ""));
-        std::vector<test::plain_flow> stages(detail::index(planned.problem().stages()));
+      on_plans(stated, {}, [&](plan const& planned) {
+        INFO((emulates ? ", emulated" : ""));
+        std::vector<plain_flow> stages(detail::index(planned.problem().stages()));
         pipeline pipe{
             planned, threads{.emulates_transfers = emulates, .records_messages = true}, stages};
         pipe.step();
@@ -178,10 +163,10 @@ TEST_CASE("between threads a message arrives when it is sent, or as stated", "[m
 }
 
 TEST_CASE("steps that follow each other have records of their own", "[message-record]") {
-  problem const small(placement::linear(3), 5, test::checked::costs(), 87);
+  problem const small(placement::linear(3), 5, checked::costs(), 87);
   for (auto const kind : {step_kind::synchronous, step_kind::post_validated}) {
     // Some steps are amended, so that the next one begins anew.
-    test::checked::model all({.stages = 3, .faults = {{.step = 3, .stage = 1, .microbatch = 2}}});
+    checked::model all({.stages = 3, .faults = {{.step = 3, .stage = 1, .microbatch = 2}}});
     auto const planned = make_plan(zb_h1{}, small, {.step = kind});
     pipeline pipe(planned, threads{.records_messages = true}, all.stages(), {.clip = 1e-3});
     int steps = 0;
@@ -201,7 +186,7 @@ TEST_CASE("steps that follow each other have records of their own", "[message-re
 
 TEST_CASE("where W run while a rank waits, records and explanations fit", "[message-record]") {
   auto const planned = make_plan(zb_h1{}, problem(placement::linear(4), 9, even, 7));
-  std::vector<test::plain_flow> stages(4);
+  std::vector<plain_flow> stages(4);
   virtual_noise const noise{
       .message_time = [](int from, ticks stated) { return from == 1 ? stated + 150 : stated; }};
   pipeline pipe{

@@ -4,7 +4,6 @@
 // stages do, and where a rank is slow its stages go elsewhere, with the same bits.
 #include <zbpp/adapt/auto_pipeline.hpp>
 #include <zbpp/adapt/replanner.hpp>
-// What the checks need besides.
 #include <zbpp/analysis/memory.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
@@ -12,33 +11,19 @@
 #include <zbpp/planner/detail/stage_per_layer.hpp>
 #include <zbpp/planner/find_plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/adaptive_loop.hpp>
-#include <support/catch.hpp>
+#include <support/backends.hpp>
 #include <support/checked_model.hpp>
 #include <support/found_plans.hpp>
 #include <support/plain_flow.hpp>
 #include <support/random_layers.hpp>
-#include <support/refusal.hpp>
-#include <support/seeded.hpp>
-#include <support/thinned.hpp>
 #include <support/toy_history.hpp>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace test_moving_stages {
 
 using namespace zbpp;
-namespace checked = zbpp::test::checked;
-namespace toy = zbpp::test::toy;
+using namespace zbpp::test;
 
 namespace {
 
@@ -62,7 +47,7 @@ problem even_model(placement const& place, int layers, int microbatches) {
   layer.backward_input = 1100;
   layer.backward_weight = 900;
   layer.backward_fused.reset();
-  return test::layers_on(
+  return layers_on(
       place,
       std::vector<layer_costs>(detail::index(layers), layer),
       {.microbatches = microbatches, .transfer = 20});
@@ -89,15 +74,14 @@ int stages_of_rank(plan const& planned, int rank) {
 }  // namespace
 
 TEST_CASE("with a stage per layer a plan costs the same, in no more memory", "[moving]") {
-  for (int trial = 0; trial < test::thinned(200, 40); ++trial) {
+  for (int trial = 0; trial < thinned(200, 40); ++trial) {
     ZBPP_SEEDED(random, trial);
-    auto const place = test::random_placement(random);
-    auto layers =
-        test::random_layers(random, place.stages() + static_cast<int>(random.integer(0, 4)));
+    auto const place = random_placement(random);
+    auto layers = random_layers(random, place.stages() + static_cast<int>(random.integer(0, 4)));
     for (auto& c : layers) c.edge = 3;
     auto const m = static_cast<int>(random.integer(1, 6));
     auto const model =
-        test::layers_on(place, layers, {.microbatches = m, .transfer = random.integer(0, 10)});
+        layers_on(place, layers, {.microbatches = m, .transfer = random.integer(0, 10)});
     auto const found = detail::search_cuts(detail::plain_layers(model), brief(), {.schedules = 5});
     auto const split = detail::stage_per_layer(found);
     CHECK(split.cost == found.cost);
@@ -120,13 +104,13 @@ TEST_CASE("with a stage per layer a plan costs the same, in no more memory", "[m
 }
 
 TEST_CASE("a plan with a stage per layer is that of layers that never recompute", "[moving]") {
-  for (int trial = 0; trial < test::thinned(10, 3); ++trial) {
+  for (int trial = 0; trial < thinned(10, 3); ++trial) {
     ZBPP_SEEDED(random, trial);
-    auto const model = test::random_model(random, placement::linear(3), 8, 6, false);
+    auto const model = random_model(random, placement::linear(3), 8, 6, false);
     plan_choices choices{.seconds = 0.004};
-    auto const whole = test::try_plan(detail::plain_layers(model), choices);
+    auto const whole = try_plan(detail::plain_layers(model), choices);
     choices.stage_per_layer = true;
-    auto const split = test::try_plan(model, choices);
+    auto const split = try_plan(model, choices);
     REQUIRE(whole.has_value() == split.has_value());
     if (split) CHECK(*split == detail::stage_per_layer(*whole));
     // Of a model that states stages those are the stages.
@@ -177,17 +161,17 @@ TEST_CASE("plans that recompute or pair have no stage per layer", "[moving]") {
        {backward, 0, 1}},
       true);
   CHECK(
-      test::refusal(errc::unsupported_problem, [&] { (void)detail::stage_per_layer(again); }) ==
+      refusal(errc::unsupported_problem, [&] { (void)detail::stage_per_layer(again); }) ==
       "stage_per_layer: 0R0 runs an F again; passes of layers run one after another and once");
   auto const paired =
       plan_of({{forward, 0, 0}, {forward, 0, 1}, {backward, 0, 0, true}, {backward, 0, 1}}, false);
   CHECK(
-      test::refusal(errc::unsupported_problem, [&] { (void)detail::stage_per_layer(paired); }) ==
+      refusal(errc::unsupported_problem, [&] { (void)detail::stage_per_layer(paired); }) ==
       "stage_per_layer: 0BW0 runs together with an F; passes of layers run one after another and "
       "once");
   // A replanner that may move stages refuses such a first plan as well.
   CHECK(
-      test::refusal(
+      refusal(
           errc::unsupported_problem,
           [&] {
             (void)replanner(plan("pairs", paired.problem, paired.schedule), {.moves_stages = true});
@@ -203,19 +187,14 @@ TEST_CASE("stages leave a slow rank, and the step takes what was foreseen", "[mo
       auto const model = even_model(place, 24, 12);
       auto const first = first_plan(model);
       std::vector<std::string> lines;
-      std::vector<test::plain_flow> stages(24);
-      test::adaptive_loop pipe{
-          first,
-          virtual_time{slow_rank(first, slow, 1.5)},
-          stages,
-          at_once(),
-          test::keep_in(lines)};
+      std::vector<plain_flow> stages(24);
+      adaptive_loop pipe{
+          first, virtual_time{slow_rank(first, slow, 1.5)}, stages, at_once(), keep_in(lines)};
       std::vector<ticks> took;
       for (int i = 0; i < 20; ++i) {
         auto const& result = pipe.step();
         took.push_back(cost(result.measured));
-        for (int m = 0; m < 12; ++m)
-          CHECK(result.losses[detail::index(m)] == test::plain_flow::expected_loss(24, m));
+        CHECK(plain_flow::are_expected(result.losses, 24));
       }
       REQUIRE(!pipe.switches().empty());
       auto const& change = pipe.switches().front();
@@ -229,9 +208,9 @@ TEST_CASE("stages leave a slow rank, and the step takes what was foreseen", "[mo
       auto const planned = static_cast<double>(cost(first.timeline()));
       CHECK(static_cast<double>(took.front()) > 1.3 * planned);
       CHECK(static_cast<double>(took.back()) < 1.22 * planned);
-      CHECK(test::says(lines, "rank " + std::to_string(slow) + " takes 1.50 times as long"));
-      CHECK(test::says(lines, "moves from rank " + std::to_string(slow) + " to rank "));
-      CHECK(test::says(lines, "the new plan saved"));
+      CHECK(says(lines, "rank " + std::to_string(slow) + " takes 1.50 times as long"));
+      CHECK(says(lines, "moves from rank " + std::to_string(slow) + " to rank "));
+      CHECK(says(lines, "the new plan saved"));
     }
 }
 
@@ -239,13 +218,13 @@ TEST_CASE("a rank that recovers gets its stages back", "[moving][long]") {
   auto const model = even_model(placement::linear(3), 12, 9);
   auto const first = first_plan(model);
   std::vector<std::string> lines;
-  std::vector<test::plain_flow> stages(12);
+  std::vector<plain_flow> stages(12);
   double factor = 2;
   auto const noise = virtual_noise{.pass_time = [&](int rank, pass const& p, ticks) {
     auto const stated = first.problem().costs(p.stage).of(p.kind);
     return rank == 1 ? static_cast<ticks>(static_cast<double>(stated) * factor) : stated;
   }};
-  test::adaptive_loop pipe{first, virtual_time{noise}, stages, at_once(), test::keep_in(lines)};
+  adaptive_loop pipe{first, virtual_time{noise}, stages, at_once(), keep_in(lines)};
   for (int i = 0; i < 20; ++i) static_cast<void>(pipe.step());
   CHECK(stages_of_rank(pipe.current().planned(), 1) < 4);
   factor = 1;
@@ -279,7 +258,7 @@ TEST_CASE(
       training_options const training{.clip = 0.5};
       checked::model all(settings);
       checked::model same(settings);
-      test::adaptive_loop pipe{
+      adaptive_loop pipe{
           begun, virtual_time{slow_rank(begun, slow, 1.6)}, all.stages(), at_once(), {}, training};
       pipeline kept(begun, threads{}, same.stages(), training);
       for (int i = 0; i < 20; ++i) {
@@ -301,7 +280,7 @@ TEST_CASE("a pipeline of layers moves them", "[moving]") {
   std::vector<std::string> lines;
   std::vector<std::pair<int, int>> made;
   auto_settings settings{
-      .plan = {.seconds = 0.05}, .replan = at_once(), .on_report = test::keep_in(lines)};
+      .plan = {.seconds = 0.05}, .replan = at_once(), .on_report = keep_in(lines)};
   auto const model = even_model(placement::linear(3), 15, 9);
   auto layer = model.layers()[0];
   auto_pipeline pipe{
@@ -313,7 +292,7 @@ TEST_CASE("a pipeline of layers moves them", "[moving]") {
                }}},
       [&](int first, int end) {
         made.emplace_back(first, end);
-        return test::plain_flow{};
+        return plain_flow{};
       },
       settings};
   CHECK(pipe.stages() == 15);
@@ -331,12 +310,11 @@ TEST_CASE("on threads stages move between steps", "[moving]") {
   auto const first = first_plan(even_model(placement::linear(3), 9, 6));
   auto settings = at_once();
   settings.least_gain = 0;
-  std::vector<test::plain_flow> stages(9);
-  test::adaptive_loop pipe{first, threads{}, stages, settings};
-  for (int i = 0; i < test::thinned(60, 20); ++i) {
+  std::vector<plain_flow> stages(9);
+  adaptive_loop pipe{first, threads{}, stages, settings};
+  for (int i = 0; i < thinned(60, 20); ++i) {
     auto const& result = pipe.step();
-    for (int m = 0; m < 6; ++m)
-      CHECK(result.losses[detail::index(m)] == test::plain_flow::expected_loss(9, m));
+    CHECK(plain_flow::are_expected(result.losses, 9));
   }
 }
 

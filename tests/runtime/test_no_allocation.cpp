@@ -3,39 +3,27 @@
 // A step in steady state takes nothing from the heap. Its own executable, since it replaces the
 // global operator new.
 #include <zbpp/optim/adamw.hpp>
-#include <zbpp/policy/one_chunk.hpp>
-#include <zbpp/policy/zb_v.hpp>
 #include <zbpp/runtime/in_process_grid.hpp>
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
 
 #include <support/adaptive_loop.hpp>
-#include <support/catch.hpp>
+#include <support/backends.hpp>
 #include <support/checked_model.hpp>
 #include <support/count_allocations.hpp>
 #include <support/group_suite.hpp>
-#include <support/plan_grid.hpp>
+#include <support/pass_order.hpp>
 #include <support/toy_mlp.hpp>
 #include <support/toy_objects.hpp>
-
-#include <array>
-#include <cstddef>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace test_no_allocation {
 
 using namespace zbpp;
-using test::count_allocations;
+using namespace zbpp::test;
 
 namespace {
 
 stage_costs toy_costs() {
-  auto costs = test::uneven_costs();
-  costs.edge = test::toy::parcel_edge;
+  auto costs = uneven_costs();
+  costs.edge = toy::parcel_edge;
   return costs;
 }
 
@@ -59,30 +47,26 @@ void check_steps(plan const& planned, Backend backend, Stages& stages) {
 }
 
 template <class Backend>
-void check_plan(std::string const& name, plan const& planned, Backend backend) {
-  INFO(name);
-  auto all = test::toy::make_model(planned.problem().stages());
-  std::vector<test::toy::hand_written> flows(all.begin(), all.end());
+void check_plan(plan const& planned, Backend backend) {
+  auto all = toy::make_model(planned.problem().stages());
+  std::vector<toy::hand_written> flows(all.begin(), all.end());
   check_steps(planned, backend, flows);
-  std::vector<test::toy::passes> objects(all.begin(), all.end());
-  std::vector<as_flow<test::toy::passes>> adapted(objects.begin(), objects.end());
+  std::vector<toy::passes> objects(all.begin(), all.end());
+  std::vector<as_flow<toy::passes>> adapted(objects.begin(), objects.end());
   check_steps(planned, backend, adapted);
-  std::vector<test::toy::packing_passes> packing(all.begin(), all.end());
-  std::vector<as_flow<test::toy::packing_passes>> packed(packing.begin(), packing.end());
+  std::vector<toy::packing_passes> packing(all.begin(), all.end());
+  std::vector<as_flow<toy::packing_passes>> packed(packing.begin(), packing.end());
   check_steps(planned, backend, packed);
 }
 
 template <class Backend>
 void check_policies(Backend backend) {
   for (int p : {1, 2, 4})
-    for (auto const& placement : test::placements_to_run(p))
-      for (int m : test::microbatches_to_run(p))
-        test::for_each_plan_of(
-            problem(placement, m, toy_costs(), 87),
-            {},
-            [&](std::string const& name, plan const& planned) {
-              check_plan(name, planned, backend);
-            });
+    for (auto const& placement : placements_to_run(p))
+      for (int m : microbatches_to_run(p))
+        on_plans(problem(placement, m, toy_costs(), 87), {}, [&](plan const& planned) {
+          check_plan(planned, backend);
+        });
 }
 
 // A stage whose gradients are too large in every third step.
@@ -94,17 +78,17 @@ class optimized_stage {
   optimized_stage(optimized_stage const& other) : optimized_stage(other.own_.tied_weights() > 0) {}
   optimized_stage& operator=(optimized_stage const&) = delete;
 
-  flow operator()(microbatch mb) {
-    message in = co_await mb.recv_activation();
-    buffer out;
-    co_await F([&](pass_context ctx) { out = ctx.allocate_edge(test::toy::edge); });
-    in.clear();
-    co_await mb.send_activation(std::move(out));
-    message const back = co_await mb.recv_gradient();
-    co_await B([&](pass_context ctx) { out = ctx.allocate_edge(test::toy::edge); });
-    co_await mb.send_gradient(std::move(out));
-    co_await W([&] { gradients_[1] += mb.step() % 3 == 0 ? 10.0F : 0.1F; });
-  }
+  struct passes {
+    std::array<float, 4>* gradients;
+    static message forward(message const&, microbatch, pass_context ctx) {
+      return ctx.allocate_edge(toy::edge);
+    }
+    static message backward(message const&, microbatch, pass_context ctx) {
+      return ctx.allocate_edge(toy::edge);
+    }
+    void weight(microbatch mb) const { (*gradients)[1] += mb.step() % 3 == 0 ? 10.0F : 0.1F; }
+  };
+  flow operator()(microbatch mb) { return in_order(passes{&gradients_}, mb); }
   optim::adamw& optimizer() { return own_; }
 
  private:
@@ -134,14 +118,11 @@ TEST_CASE("a step where ranks share threads allocates nothing", "[no-allocation]
 }
 
 TEST_CASE("a record of messages allocates nothing once the pipeline is made", "[no-allocation]") {
-  for (auto const& placement : test::placements_to_run(3)) {
-    test::for_each_plan_of(
-        problem(placement, 6, toy_costs(), 87),
-        {},
-        [&](std::string const& name, plan const& planned) {
-          check_plan(name, planned, virtual_time{.records_messages = true});
-          check_plan(name, planned, threads{.count = 2, .records_messages = true});
-        });
+  for (auto const& placement : placements_to_run(3)) {
+    on_plans(problem(placement, 6, toy_costs(), 87), {}, [&](plan const& planned) {
+      check_plan(planned, virtual_time{.records_messages = true});
+      check_plan(planned, threads{.count = 2, .records_messages = true});
+    });
   }
 }
 
@@ -190,8 +171,8 @@ TEST_CASE(
 TEST_CASE("W that run while ranks wait allocate nothing", "[no-allocation]") {
   problem const problem(placement::v_shape(3), 7, toy_costs(), 87);
   auto const planned = make_plan(zb_v{}, problem);
-  auto all = test::toy::make_model(6);
-  std::vector<test::toy::hand_written> stages(all.begin(), all.end());
+  auto all = toy::make_model(6);
+  std::vector<toy::hand_written> stages(all.begin(), all.end());
   training_options const options{.on_stall = {.runs_w = true, .overrun = 1e9}};
   auto const check = [&](auto backend) {
     pipeline pipe{planned, backend, stages, options};
@@ -210,9 +191,9 @@ TEST_CASE(
     "a pipeline that adapts allocates when it takes medians, and else nothing", "[no-allocation]") {
   constexpr int window = 5;
   problem const problem(placement::linear(3), 7, toy_costs(), 87);
-  auto all = test::toy::make_model(3);
-  std::vector<test::toy::hand_written> stages(all.begin(), all.end());
-  test::adaptive_loop pipe{
+  auto all = toy::make_model(3);
+  std::vector<toy::hand_written> stages(all.begin(), all.end());
+  adaptive_loop pipe{
       make_plan(zb_h1{}, problem),
       virtual_time{},
       stages,
@@ -228,7 +209,7 @@ TEST_CASE("sums of tied gradients allocate nothing after some steps", "[no-alloc
   auto costs = toy_costs();
   costs.tied = 4 * sizeof(float);
   problem const problem(placement::linear(3), 5, costs, 87);
-  for (auto kind : {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated}) {
+  for (auto kind : kinds_of_steps) {
     std::vector<optimized_stage> stages(3, optimized_stage(true));
     pipeline pipe(make_plan(zb_h2{}, problem, {.step = kind}), threads{}, stages);
     pipe.run(30);
@@ -237,25 +218,21 @@ TEST_CASE("sums of tied gradients allocate nothing after some steps", "[no-alloc
 }
 
 TEST_CASE("a step that recomputes allocates nothing", "[no-allocation]") {
-  for (auto const& placement : test::placements_to_run(3))
-    test::for_each_plan_of(
+  for (auto const& placement : placements_to_run(3))
+    on_plans(
         problem(placement, 6, toy_costs(), 87),
         {.fused = false, .recomputed = true},
-        [&](std::string const& name, plan const& planned) {
-          check_plan(name, planned, virtual_time{});
-        });
+        [&](plan const& planned) { check_plan(planned, virtual_time{}); });
 }
 
 TEST_CASE("receiving early allocates nothing", "[no-allocation]") {
-  test::for_each_plan_of(
+  on_plans(
       problem(placement::v_shape(3), 7, toy_costs(), 87),
       {.receive_ahead = 2},
-      [&](std::string const& name, plan const& planned) { check_plan(name, planned, threads{}); });
+      [&](plan const& planned) { check_plan(planned, threads{}); });
 }
 
 namespace {
-
-namespace checked = test::checked;
 
 problem const& checked_problem() {
   static auto const stated = checked::make_problem(placement::v_shape(2), 4, 87, {});
@@ -276,11 +253,11 @@ std::int64_t allocations_along(grid_axis axis, int pipelines, plan const& planne
     auto& others = at.grid_of(0)->along(axis);
     for (int step = 0; step < 8; ++step) each.step();
     for (int i = 0; i < 3; ++i) others.barrier();
-    if (others.place() == 0) before = test::allocations.load();
+    if (others.place() == 0) before = allocations.load();
     others.barrier();
     for (int step = 0; step < 8; ++step) each.step();
     others.barrier();
-    if (others.place() == 0) behind = test::allocations.load();
+    if (others.place() == 0) behind = allocations.load();
     others.barrier();
   });
   return behind - before;
@@ -325,9 +302,7 @@ TEST_CASE(
     members.run([&](grid_place const& at) { work(at.grid_of(0)->tensor()); });
   };
   for (int const size : {2, 3})
-    CHECK(test::allocations_of_calls(run_members, size, 50, [] {
-            return test::allocations.load();
-          }) == 0);
+    CHECK(allocations_of_calls(run_members, size, 50, [] { return allocations.load(); }) == 0);
 }
 
 }  // namespace test_no_allocation

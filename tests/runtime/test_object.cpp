@@ -2,31 +2,17 @@
 //
 // Objects that cross an edge as they are. test_bit_equality.cpp trains with them,
 // test_memory_use.cpp counts their bytes, and test_asio_pipeline.cpp sends them to other processes.
-#include <zbpp/policy/one_chunk.hpp>
-#include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/object.hpp>
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
 
-#include <support/catch.hpp>
-#include <support/instructions.hpp>
-#include <support/plan_grid.hpp>
-#include <support/refusal.hpp>
+#include <support/backends.hpp>
+#include <support/pass_order.hpp>
 
-#include <array>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
-#include <memory>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace test_object {
+
+using namespace zbpp;
+using namespace zbpp::test;
 
 // Counts how many of its kind there are; goes to other processes as two numbers.
 struct tracked {
@@ -84,8 +70,6 @@ struct zbpp::serializer<test_object::viewing> {
 };
 
 namespace test_object {
-
-using namespace zbpp;
 
 TEST_CASE("an object counts what it says, while a handle lives", "[object]") {
   arena memory;
@@ -145,36 +129,36 @@ TEST_CASE("what cannot be done with an object is refused", "[object]") {
   pass_context const ctx(memory);
   message const msg = ctx.make_edge(tracked(7), 4);
   CHECK(
-      test::refusal([&] { static_cast<void>(msg.get<int>()); }) ==
+      refusal([&] { static_cast<void>(msg.get<int>()); }) ==
       "a message holds an object of another type than it is asked for; ask for the type that "
       "make_edge was given");
-  CHECK(test::refusal([&] {
+  CHECK(refusal([&] {
           static_cast<void>(message().get<tracked>());
         }) == "a message holds nothing, as on a stage that nobody sends to; ask it for no object");
   message const plain(ctx.allocate(4));
   CHECK(
-      test::refusal([&] { static_cast<void>(plain.get<without_serializer>()); }) ==
+      refusal([&] { static_cast<void>(plain.get<without_serializer>()); }) ==
       "a message holds memory and no object; make it with make_edge, and specialize "
       "zbpp::serializer for its type if it comes from another process");
-  CHECK(test::refusal([&] {
+  CHECK(refusal([&] {
           static_cast<void>(ctx.make_edge(tracked(1), -1));
         }) == "an object counts as a number of bytes from 0");
-  CHECK(test::refusal(errc::wrong_size, [&] {
+  CHECK(refusal(errc::wrong_size, [&] {
           message(msg).push_back(ctx.allocate(1));
         }) == "a message carries at most 8 buffers, or one object");
   auto const unwritable = ctx.make_edge(without_serializer{}, 4);
   CHECK(
-      test::refusal([&] { static_cast<void>(unwritable.to_bytes()); }) ==
-      "an object of a type without zbpp::serializer cannot go to another process; specialize "
+      refusal([&] { static_cast<void>(unwritable.to_bytes()); }) ==
+      "an object of a type without serializer cannot go to another process; specialize "
       "zbpp::serializer for the type");
   auto const small = ctx.make_edge(tracked(1), 3);
   CHECK(
-      test::refusal(errc::wrong_size, [&] { static_cast<void>(small.to_bytes()); }) ==
+      refusal(errc::wrong_size, [&] { static_cast<void>(small.to_bytes()); }) ==
       "an object that counts as 3 bytes takes 4 to send; make it with the size that its serializer "
       "states");
   arena device({.alignment = 256, .is_host = false});
   CHECK(
-      test::refusal([&] { static_cast<void>(pass_context(device).make_edge(tracked(1), 4)); }) ==
+      refusal([&] { static_cast<void>(pass_context(device).make_edge(tracked(1), 4)); }) ==
       "on a GPU an edge carries memory and no objects; write to memory of allocate_edge instead");
   CHECK(device.usage().in_use == std::array<bytes, purposes>{});
 }
@@ -205,41 +189,30 @@ struct adds {
   pass culprit{};
   bool throws = false;
 
-  flow operator()(microbatch mb) {
-    message in = co_await mb.recv_activation();
-    message out;
-    auto enter = [&](pass_kind kind) {
-      if (throws && culprit == pass{kind, mb.stage(), mb.index()})
-        throw std::runtime_error("told to");
-    };
-    co_await F([&](pass_context ctx) {
+  struct passes {
+    adds const* own;
+
+    message forward(message const& in, microbatch mb, pass_context ctx) const {
       auto const before = mb.is_first_stage() ? 100 * mb.index() : *in.get<tracked>().value;
-      if (before != 100 * mb.index() + mb.stage()) ++*wrong;
-      out = ctx.make_edge(tracked(before + 1), 16);
+      if (before != 100 * mb.index() + mb.stage()) ++*own->wrong;
+      auto out = ctx.make_edge(tracked(before + 1), 16);
       if (mb.is_last_stage()) mb.report_loss(0);
-      enter(pass_kind::forward);
-    });
-    co_await mb.send_activation(std::move(out));
-    message const back = co_await mb.recv_gradient();
-    auto backward = [&](pass_context ctx) {
-      if (!mb.is_last_stage() && *back.get<tracked>().value != -mb.stage() - 1) ++*wrong;
-      out = ctx.make_edge(tracked(-mb.stage()), 16);
-    };
-    if (mb.is_fused()) {
-      co_await BW([&](pass_context ctx) {
-        backward(ctx);
-        enter(pass_kind::backward);
-      });
-      co_await mb.send_gradient(std::move(out));
-    } else {
-      co_await B([&](pass_context ctx) {
-        backward(ctx);
-        enter(pass_kind::backward_input);
-      });
-      co_await mb.send_gradient(std::move(out));
-      co_await W([&] { enter(pass_kind::backward_weight); });
+      enter(pass_kind::forward, mb);
+      return out;
     }
-  }
+    message backward(message const& back, microbatch mb, pass_context ctx) const {
+      if (!mb.is_last_stage() && *back.get<tracked>().value != -mb.stage() - 1) ++*own->wrong;
+      auto out = ctx.make_edge(tracked(-mb.stage()), 16);
+      enter(mb.is_fused() ? pass_kind::backward : pass_kind::backward_input, mb);
+      return out;
+    }
+    void weight(microbatch mb) const { enter(pass_kind::backward_weight, mb); }
+    void enter(pass_kind kind, microbatch mb) const {
+      if (own->throws && own->culprit == pass{kind, mb.stage(), mb.index()})
+        throw std::runtime_error("told to");
+    }
+  };
+  flow operator()(microbatch mb) { return in_order(passes{this}, mb); }
 };
 
 }  // namespace
@@ -274,10 +247,9 @@ TEST_CASE("an object may refer to the bytes that it was read of, until it ends",
 }
 
 TEST_CASE("after a failure no object is left, and the next step has the right ones", "[object]") {
-  for (auto const& placement : test::placements_to_run(3)) {
+  for (auto const& placement : placements_to_run(3)) {
     problem const problem(placement, 5, stage_costs{.forward = 1, .edge = 16}, 1);
-    test::for_each_plan_of(problem, {}, [&](std::string const& name, plan const& planned) {
-      INFO(name);
+    on_plans(problem, {}, [&](plan const& planned) {
       std::vector<int> wrong(detail::index(placement.stages()));
       std::vector<adds> stages;
       for (auto& each : wrong) stages.push_back({.wrong = &each});

@@ -2,46 +2,29 @@
 //
 // W that run while a rank waits: no result, no message and no peak of memory changes, and what runs
 // is an order that `verify` accepts.
-#include <zbpp/runtime/training.hpp>
-// What the checks need besides.
 #include <zbpp/analysis/explain.hpp>
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
-#include <zbpp/analysis/plan.hpp>
+#include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/verify.hpp>
 #include <zbpp/planner/registry.hpp>
-#include <zbpp/policy/one_chunk.hpp>
-#include <zbpp/policy/zb_v.hpp>
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
+#include <zbpp/runtime/training.hpp>
 
-#include <support/catch.hpp>
+#include <support/backends.hpp>
 #include <support/checked_model.hpp>
 #include <support/checked_training.hpp>
 #include <support/declared_stages.hpp>
+#include <support/pass_order.hpp>
 #include <support/plain_flow.hpp>
-#include <support/plan_grid.hpp>
-#include <support/refusal.hpp>
-#include <support/seeded.hpp>
-#include <support/thinned.hpp>
 #include <support/toy_history.hpp>
 #include <support/toy_mlp.hpp>
 
-#include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace test_on_stall {
 
 using namespace zbpp;
-namespace toy = zbpp::test::toy;
-namespace checked = zbpp::test::checked;
+using namespace zbpp::test;
 
 namespace {
 
@@ -50,7 +33,7 @@ training_options runs_w(double overrun = 0) {
 }
 
 // Passes and messages that take up to some times as long as stated, drawn anew for each.
-virtual_noise noise_of(test::seeded_random& random, std::int64_t most) {
+virtual_noise noise_of(seeded_random& random, std::int64_t most) {
   return {
       .pass_time = [&random, most](
                        int, pass const&, ticks stated) { return stated * random.integer(1, most); },
@@ -104,17 +87,17 @@ int check_order(plan const& planned, timeline const& measured) {
 
 TEST_CASE("W that run while ranks wait keep bits, messages and proofs", "[on-stall][long]") {
   int moved = 0;
-  for (int const p : test::thinned<std::vector<int>>({1, 2, 3, 5}, {2, 3}))
-    for (auto const& placement : test::placements_to_run(p))
+  for (int const p : thinned<std::vector<int>>({1, 2, 3, 5}, {2, 3}))
+    for (auto const& placement : placements_to_run(p))
       for (double const overrun : {0.0, 1e9}) {
         ZBPP_SEEDED(random, p * 10 + placement.stages());
-        auto costs = test::uneven_costs();
+        auto costs = uneven_costs();
         costs.edge = toy::edge;
-        test::for_each_plan_of(
+        on_plans(
             problem(placement, 2 * p + 1, costs, 300),
             {.recomputed = true},
-            [&](std::string const& name, plan const& planned) {
-              INFO(name << ", overrun " << overrun);
+            [&](plan const& planned) {
+              INFO(", overrun " << overrun);
               auto all = toy::make_model(planned.problem().stages());
               std::vector<toy::hand_written> stages(all.begin(), all.end());
               pipeline pipe{planned, virtual_time{noise_of(random, 3)}, stages, runs_w(overrun)};
@@ -133,7 +116,7 @@ TEST_CASE("W that run while ranks wait keep bits, messages and proofs", "[on-sta
 
 TEST_CASE("pairs stay together, also those that need no message", "[on-stall]") {
   int moved = 0;
-  auto costs = test::uneven_costs();
+  auto costs = uneven_costs();
   costs.overlapped = 1500;
   for (int const p : {1, 2, 3})
     for (std::string const name : {"dualpipe_v", "stp"})
@@ -142,41 +125,36 @@ TEST_CASE("pairs stay together, also those that need no message", "[on-stall]") 
         ZBPP_SEEDED(random, p);
         auto const planned =
             make_plan(find_policy(name), problem(placement::v_shape(p), 3 * p, costs, 300));
-        std::vector<test::plain_flow> stages(detail::index(2 * p));
+        std::vector<plain_flow> stages(detail::index(2 * p));
         pipeline pipe{planned, virtual_time{noise_of(random, 3)}, stages, runs_w(overrun)};
         for (int i = 0; i < 6; ++i) {
           auto const& result = pipe.step();
           moved += check_order(planned, result.measured);
-          for (int m = 0; m < 3 * p; ++m)
-            CHECK(result.losses[detail::index(m)] == test::plain_flow::expected_loss(2 * p, m));
+          CHECK(plain_flow::are_expected(result.losses, 2 * p));
         }
       }
   CHECK(moved > 0);
 }
 
 TEST_CASE("they take no more memory than the plan says", "[on-stall]") {
-  using test::memory_use::declared;
-  for (auto const& placement : test::placements_to_run(3)) {
+  using memory_use::declared;
+  for (auto const& placement : placements_to_run(3)) {
     ZBPP_SEEDED(random, placement.stages());
-    test::for_each_plan_of(
-        problem(placement, 7, test::uneven_costs(), 300),
-        {},
-        [&](std::string const& name, plan const& planned) {
-          INFO(name);
-          std::vector<declared<>> stages(
-              detail::index(planned.problem().stages()), declared<>{&planned.problem()});
-          pipeline pipe{planned, virtual_time{noise_of(random, 3)}, stages, runs_w(1e9)};
-          for (int i = 0; i < 4; ++i) static_cast<void>(pipe.step());
-          auto const peaks = peak_memory(planned.program(), planned.problem());
-          for (int rank = 0; rank < 3; ++rank) {
-            auto const& usage = pipe.memory(rank);
-            auto const& most = peaks[detail::index(rank)];
-            CHECK(usage.most(purpose::activation) <= most.activations);
-            CHECK(usage.most(purpose::edge) <= most.edges);
-            CHECK(usage.peak_total <= most.total);
-            CHECK(usage.in_use == std::array<bytes, purposes>{});
-          }
-        });
+    on_plans(problem(placement, 7, uneven_costs(), 300), {}, [&](plan const& planned) {
+      std::vector<declared<>> stages(
+          detail::index(planned.problem().stages()), declared<>{&planned.problem()});
+      pipeline pipe{planned, virtual_time{noise_of(random, 3)}, stages, runs_w(1e9)};
+      for (int i = 0; i < 4; ++i) static_cast<void>(pipe.step());
+      auto const peaks = peak_memory(planned.program(), planned.problem());
+      for (int rank = 0; rank < 3; ++rank) {
+        auto const& usage = pipe.memory(rank);
+        auto const& most = peaks[detail::index(rank)];
+        CHECK(usage.most(purpose::activation) <= most.activations);
+        CHECK(usage.most(purpose::edge) <= most.edges);
+        CHECK(usage.peak_total <= most.total);
+        CHECK(usage.in_use == std::array<bytes, purposes>{});
+      }
+    });
   }
 }
 
@@ -203,7 +181,7 @@ plan late_w() {
 TEST_CASE("a rank that waits for late gradients ends sooner", "[on-stall]") {
   auto const planned = make_plan(zb_h1{}, late_w().problem());
   auto const taken = slower(planned.problem());
-  std::vector<test::plain_flow> stages(3);
+  std::vector<plain_flow> stages(3);
   pipeline fixed{planned, virtual_time{noise_of(taken)}, stages};
   pipeline moves{planned, virtual_time{noise_of(taken)}, stages, runs_w()};
   auto const stays = cost(fixed.step().measured);
@@ -242,7 +220,7 @@ TEST_CASE("optimizer steps of all kinds keep their bits", "[on-stall]") {
 
 TEST_CASE("on threads results stay the same, to the bit", "[on-stall]") {
   for (double const overrun : {0.0, 1e9}) {
-    auto costs = test::uneven_costs();
+    auto costs = uneven_costs();
     costs.edge = toy::edge;
     auto const planned = make_plan(one_f_one_b{}, problem(placement::linear(3), 7, costs));
     auto all = toy::make_model(3);
@@ -251,7 +229,7 @@ TEST_CASE("on threads results stay the same, to the bit", "[on-stall]") {
     std::vector<toy::hand_written> same(plain.begin(), plain.end());
     pipeline pipe{planned, threads{}, stages, runs_w(overrun)};
     pipeline kept{planned, virtual_time{}, same};
-    for (int i = 0; i < test::thinned(60, 20); ++i) {
+    for (int i = 0; i < thinned(60, 20); ++i) {
       auto const& result = pipe.step();
       static_cast<void>(check_order(planned, result.measured));
       CHECK(toy::is_same(result.losses, kept.step().losses));
@@ -269,23 +247,16 @@ struct failing_flow {
   int failing = 0;
   bool* fails = nullptr;
 
-  flow operator()(zbpp::microbatch mb) {
-    buffer y;
-    static_cast<void>(co_await mb.recv_activation());
-    co_await F([&](pass_context ctx) {
-      if (mb.is_last_stage())
-        mb.report_loss(1);
-      else
-        y = ctx.allocate_edge(8);
-    });
-    co_await mb.send_activation(std::move(y));
-    static_cast<void>(co_await mb.recv_gradient());
-    co_await B([] {});
-    co_await mb.send_gradient();
-    co_await W([&] {
-      if (*fails && mb.index() == failing) throw std::runtime_error("no more");
-    });
+  static message forward(message const&, microbatch mb, pass_context ctx) {
+    if (!mb.is_last_stage()) return ctx.allocate_edge(8);
+    mb.report_loss(1);
+    return {};
   }
+  static message backward(message const&, microbatch, pass_context) { return {}; }
+  void weight(microbatch mb) const {
+    if (*fails && mb.index() == failing) throw std::runtime_error("no more");
+  }
+  flow operator()(microbatch mb) { return in_order(*this, mb); }
 };
 
 }  // namespace
@@ -318,9 +289,9 @@ TEST_CASE("one that fails is named, and the next step runs", "[on-stall]") {
 TEST_CASE(
     "moving W is refused where ranks share a thread, or by numbers out of range", "[on-stall]") {
   auto const planned = late_w();
-  std::vector<test::plain_flow> stages(3);
+  std::vector<plain_flow> stages(3);
   auto const refused = [&](auto backend, stall_options const& on_stall) {
-    return test::refusal(
+    return refusal(
         errc::bad_argument, [&] { pipeline(planned, backend, stages, {.on_stall = on_stall}); });
   };
   CHECK(refused(threads{.count = 2}, {.runs_w = true}).find("one per rank") != std::string::npos);

@@ -2,31 +2,18 @@
 //
 // Batches of several sizes: a pipeline for each number of microbatches, over the same stages, in
 // turn. The bits are those of a plain loop.
-#include <zbpp/analysis/plan.hpp>
 #include <zbpp/planner/greedy_auto.hpp>
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
 
-#include <support/catch.hpp>
+#include <support/backends.hpp>
 #include <support/checked_model.hpp>
-#include <support/plan_grid.hpp>
 #include <support/toy_history.hpp>
 #include <support/toy_mlp.hpp>
 #include <support/toy_reference.hpp>
 
-#include <string>
-#include <vector>
-
 namespace test_other_sizes {
 
+using namespace zbpp;
 using namespace zbpp::test;
-using zbpp::pipeline;
-using zbpp::plan;
-using zbpp::problem;
-using zbpp::step_kind;
-using zbpp::threads;
-using zbpp::virtual_time;
 
 namespace {
 
@@ -36,9 +23,9 @@ constexpr int whole_size = 5;     // microbatches of a whole batch
 constexpr int rest = 2;           // of the last batch: fewer than ranks
 constexpr int checked_at_once = 11;
 
-plan plan_of(zbpp::placement const& placement, zbpp::stage_costs const& costs, int microbatches) {
+plan plan_of(placement const& placement, stage_costs const& costs, int microbatches) {
   return make_plan(
-      zbpp::greedy_auto{.search = {.seconds = 0.01}}, problem(placement, microbatches, costs, 87));
+      greedy_auto{.search = {.seconds = 0.01}}, problem(placement, microbatches, costs, 87));
 }
 
 // What `evaluate` gives for the weights that there are now.
@@ -47,7 +34,7 @@ std::vector<double> reference_losses(toy::model all, std::int64_t step) {  // a 
 }
 
 template <class Backend>
-void check_sizes(zbpp::placement const& placement, Backend backend) {
+void check_sizes(placement const& placement, Backend backend) {
   auto const costs = [] {
     auto made = uneven_costs();
     made.edge = toy::edge;
@@ -101,7 +88,7 @@ TEST_CASE("so do those with optimizers, in every kind of step", "[other-sizes]")
     sizes.insert(sizes.end(), whole_batches, whole_size);
     sizes.push_back(rest);
   }
-  zbpp::training_options const options{
+  training_options const options{
       .clip = 0.5,
       .learning_rate = [](std::int64_t updates) { return 1e-2 / static_cast<double>(updates + 1); },
       .scaling = {.initial = 8, .growth_interval = 2}};
@@ -113,13 +100,13 @@ TEST_CASE("so do those with optimizers, in every kind of step", "[other-sizes]")
     auto const train = [&](auto backend) {
       checked::model all(settings);
       auto const make = [&](int microbatches) {
-        problem const problem(zbpp::placement::linear(3), microbatches, checked::costs(), 87);
-        return make_plan(zbpp::zb_h1{}, problem, {.step = kind});
+        problem const problem(placement::linear(3), microbatches, checked::costs(), 87);
+        return make_plan(zb_h1{}, problem, {.step = kind});
       };
       pipeline whole(make(whole_size), backend, all.stages(), options);
       pipeline last(make(rest), backend, all.stages(), options);
       checked::history given;
-      auto const note = [&](zbpp::step_result const& step) { given.add(step); };
+      auto const note = [&](step_result const& step) { given.add(step); };
       for (int epoch = 0; epoch < epochs; ++epoch) {
         whole.run(whole_batches, note);
         last.resume(whole.state());

@@ -1,32 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
-
-#include <support/catch.hpp>
-#include <support/instructions.hpp>
+#include <support/backends.hpp>
+#include <support/pass_order.hpp>
 #include <support/plain_flow.hpp>
-#include <support/plan_grid.hpp>
-#include <support/refusal.hpp>
 
-#include <array>
-#include <atomic>
 #include <cmath>
-#include <cstddef>
 #include <deque>
-#include <functional>
-#include <limits>
-#include <optional>
-#include <span>
-#include <string>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 namespace test_pipeline {
 
 using namespace zbpp;
-using test::plain_flow;
+using namespace zbpp::test;
 
 namespace {
 
@@ -45,18 +29,13 @@ problem small(placement placement, int microbatches, std::vector<bytes> limits =
       std::move(limits)};
 }
 
-void check_losses(step_result const& result, int stages) {
-  for (std::size_t m = 0; m < result.losses.size(); ++m)
-    CHECK(result.losses[m] == plain_flow::expected_loss(stages, static_cast<int>(m)));
-}
-
 }  // namespace
 
 TEST_CASE("a pipeline wants one stage for each of its placement's", "[pipeline]") {
   auto const planned = make_plan(zb_h1{}, small(placement::linear(3), 4));
   for (std::size_t count : {std::size_t{0}, std::size_t{2}, std::size_t{4}}) {
     std::vector<plain_flow> stages(count);
-    CHECK(test::refusal([&] {
+    CHECK(refusal([&] {
             pipeline(planned, threads{}, stages);
           }) == "the pipeline got " + std::to_string(count) + " stages; its placement has 3");
   }
@@ -69,21 +48,20 @@ TEST_CASE("a program that verify refuses makes no pipeline", "[pipeline]") {
 
   // Each rank waits for a pass of the other that stands behind its own.
   schedule const deadlocked(
-      problem.placement(), 2, test::passes({"0F0 0B0 0F1 0B1 0W0 0W1", "1F1 1B1 1F0 1B0 1W0 1W1"}));
+      problem.placement(), 2, passes({"0F0 0B0 0F1 0B1 0W0 0W1", "1F1 1B1 1F0 1B0 1W0 1W1"}));
   plan const stuck("ZB-H1", problem, order, lower(deadlocked));
-  auto const text =
-      test::refusal(errc::refused_program, [&] { pipeline(stuck, threads{}, stages); });
-  CHECK(text.find("the program is refused") != std::string::npos);
-  CHECK(text.find("the ranks wait in a cycle") != std::string::npos);
+  auto const text = refusal(errc::refused_program, [&] { pipeline(stuck, threads{}, stages); });
+  CHECK(has(text, "the program is refused"));
+  CHECK(has(text, "the ranks wait in a cycle"));
 
   plan const incomplete(
       "ZB-H1",
       problem,
       order,
-      lower({problem.placement(), 2, test::passes({"0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1W0"})}));
+      lower({problem.placement(), 2, passes({"0F0 0F1 0B0 0W0 0B1 0W1", "1F0 1B0 1W0"})}));
   auto const other =
-      test::refusal(errc::refused_program, [&] { pipeline(incomplete, virtual_time{}, stages); });
-  CHECK(other.find("it is missing") != std::string::npos);
+      refusal(errc::refused_program, [&] { pipeline(incomplete, virtual_time{}, stages); });
+  CHECK(has(other, "it is missing"));
 }
 
 TEST_CASE("a plan that needs more memory than there is makes no pipeline", "[pipeline]") {
@@ -91,10 +69,9 @@ TEST_CASE("a plan that needs more memory than there is makes no pipeline", "[pip
   auto const fits = make_plan(gpipe{}, small(placement::linear(2), 4, {10'000}));
   CHECK_NOTHROW(pipeline(fits, threads{}, stages));
   auto const planned = make_plan(gpipe{}, small(placement::linear(2), 4, {10'000, 300}));
-  auto const text =
-      test::refusal(errc::refused_program, [&] { pipeline(planned, threads{}, stages); });
-  CHECK(text.find("rank 1") != std::string::npos);
-  CHECK(text.find("its limit is 300") != std::string::npos);
+  auto const text = refusal(errc::refused_program, [&] { pipeline(planned, threads{}, stages); });
+  CHECK(has(text, "rank 1"));
+  CHECK(has(text, "its limit is 300"));
 }
 
 TEST_CASE("a pipeline may go without having run", "[pipeline]") {
@@ -117,10 +94,10 @@ TEST_CASE("one plan serves several pipelines, which keep their own copy", "[pipe
   pipeline third{fixed, virtual_time{}, stages};
   planned.reset();
   for (int repeat = 0; repeat < 3; ++repeat) {
-    check_losses(first.step(), 6);
-    check_losses(second.step(), 6);
-    check_losses(third.step(), 6);
-    check_losses(second.evaluate(), 6);
+    CHECK(plain_flow::are_expected(first.step().losses, 6));
+    CHECK(plain_flow::are_expected(second.step().losses, 6));
+    CHECK(plain_flow::are_expected(third.step().losses, 6));
+    CHECK(plain_flow::are_expected(second.evaluate().losses, 6));
   }
   CHECK(first.steps() == 3);
   CHECK(third.planned().policy() == "ZB-V");
@@ -137,9 +114,7 @@ TEST_CASE("pipelines run at the same time on threads of their own", "[pipeline]"
         pipeline pipe{planned, threads{.count = 2}, stages};
         right = true;
         for (int i = 0; i < 20; ++i) {
-          auto const& losses = pipe.step().losses;
-          for (int m = 0; m < 5; ++m)
-            right = right && losses[detail::index(m)] == plain_flow::expected_loss(3, m);
+          right = right && plain_flow::are_expected(pipe.step().losses, 3);
         }
       });
   }
@@ -156,8 +131,8 @@ TEST_CASE("a step may be made from different threads in turn", "[pipeline]") {
       on_threads.step();
       virtually.step();
     }).join();
-  check_losses(on_threads.step(), 3);
-  check_losses(virtually.step(), 3);
+  CHECK(plain_flow::are_expected(on_threads.step().losses, 3));
+  CHECK(plain_flow::are_expected(virtually.step().losses, 3));
 }
 
 namespace {
@@ -190,7 +165,7 @@ TEST_CASE("stages of different types make one pipeline", "[pipeline]") {
     auto const planned = make_plan(zb_v{}, small(placement::v_shape(2), 5));
     pipeline pipe{planned, backend, mixed};
     object.updates = 0;
-    check_losses(pipe.step(), 4);
+    CHECK(plain_flow::are_expected(pipe.step().losses, 4));
     CHECK(object.updates == 2);  // it is two stages
   };
   check(virtual_time{});
@@ -202,14 +177,14 @@ TEST_CASE("stages come in any container that outlives the pipeline", "[pipeline]
   std::array<plain_flow, 2> in_array{};
   std::deque<plain_flow> in_deque(2);
   plain_flow plain[2];
-  check_losses(pipeline(planned, virtual_time{}, in_vector).step(), 2);
-  check_losses(pipeline(planned, virtual_time{}, in_array).step(), 2);
-  check_losses(pipeline(planned, virtual_time{}, in_deque).step(), 2);
-  check_losses(pipeline(planned, virtual_time{}, plain).step(), 2);
-  check_losses(pipeline(planned, virtual_time{}, std::span(in_vector)).step(), 2);
-  check_losses(
-      pipeline(planned, virtual_time{}, std::vector<stage_ref>{in_vector[0], in_array[1]}).step(),
-      2);
+  CHECK(plain_flow::are_expected(pipeline(planned, virtual_time{}, in_vector).step().losses, 2));
+  CHECK(plain_flow::are_expected(pipeline(planned, virtual_time{}, in_array).step().losses, 2));
+  CHECK(plain_flow::are_expected(pipeline(planned, virtual_time{}, in_deque).step().losses, 2));
+  CHECK(plain_flow::are_expected(pipeline(planned, virtual_time{}, plain).step().losses, 2));
+  CHECK(plain_flow::are_expected(
+      pipeline(planned, virtual_time{}, std::span(in_vector)).step().losses, 2));
+  std::vector<stage_ref> const both{in_vector[0], in_array[1]};
+  CHECK(plain_flow::are_expected(pipeline(planned, virtual_time{}, both).step().losses, 2));
 }
 
 namespace {
@@ -219,20 +194,19 @@ struct noting {
   std::vector<std::string>* notes = nullptr;
   bool reports = true;
 
-  flow operator()(microbatch mb) {
-    message const in = co_await mb.recv_activation();
-    co_await F([&] {
-      note("F", mb);
-      if (reports && mb.is_last_stage()) mb.report_loss(0);
-    });
-    co_await mb.send_activation();
-    message const back = co_await mb.recv_gradient();
-    co_await B([&] { note("B", mb); });
-    co_await mb.send_gradient();
-    co_await W([&] { note("W", mb); });
+  message forward(message const&, microbatch mb, pass_context) const {
+    note("F", mb);
+    if (reports && mb.is_last_stage()) mb.report_loss(0);
+    return {};
   }
+  message backward(message const&, microbatch mb, pass_context) const {
+    note("B", mb);
+    return {};
+  }
+  void weight(microbatch mb) const { note("W", mb); }
+  flow operator()(microbatch mb) { return in_order(*this, mb); }
   void update(pass_context) { notes->push_back("update"); }
-  void note(std::string const& action, microbatch mb) {
+  void note(std::string const& action, microbatch mb) const {
     notes->push_back(
         action + std::to_string(mb.index()) + " step " + std::to_string(mb.step()) +
         (mb.is_training() ? "" : " evaluating"));
@@ -243,28 +217,26 @@ struct noting {
 
 TEST_CASE("a stage is updated once a step, after its last W", "[pipeline]") {
   auto const check = [](auto backend) {
-    for (auto const& placement : test::placements_to_run(2)) {
-      test::for_each_plan_of(
-          small(placement, 4), {}, [&](std::string const& name, plan const& planned) {
-            INFO(name);
-            std::vector<std::vector<std::string>> notes(detail::index(placement.stages()));
-            std::vector<noting> stages;
-            for (auto& n : notes) stages.push_back({.notes = &n});
-            pipeline pipe{planned, backend, stages};
-            pipe.step();
-            pipe.evaluate();
-            pipe.step();
-            for (auto const& n : notes) {
-              REQUIRE(n.size() == 13 + 4 + 13);
-              CHECK(std::count(n.begin(), n.end(), "update") == 2);
-              CHECK(n[11] == "W3 step 0");
-              CHECK(n[12] == "update");
-              for (std::size_t i = 13; i < 17; ++i)
-                CHECK(n[i] == "F" + std::to_string(i - 13) + " step 1 evaluating");
-              CHECK(n[28] == "W3 step 1");
-              CHECK(n[29] == "update");
-            }
-          });
+    for (auto const& placement : placements_to_run(2)) {
+      on_plans(small(placement, 4), {}, [&](plan const& planned) {
+        std::vector<std::vector<std::string>> notes(detail::index(placement.stages()));
+        std::vector<noting> stages;
+        for (auto& n : notes) stages.push_back({.notes = &n});
+        pipeline pipe{planned, backend, stages};
+        pipe.step();
+        pipe.evaluate();
+        pipe.step();
+        for (auto const& n : notes) {
+          REQUIRE(n.size() == 13 + 4 + 13);
+          CHECK(std::count(n.begin(), n.end(), "update") == 2);
+          CHECK(n[11] == "W3 step 0");
+          CHECK(n[12] == "update");
+          for (std::size_t i = 13; i < 17; ++i)
+            CHECK(n[i] == "F" + std::to_string(i - 13) + " step 1 evaluating");
+          CHECK(n[28] == "W3 step 1");
+          CHECK(n[29] == "update");
+        }
+      });
     }
   };
   check(virtual_time{});
@@ -272,40 +244,34 @@ TEST_CASE("a stage is updated once a step, after its last W", "[pipeline]") {
 }
 
 TEST_CASE("an evaluation runs the forward passes and leaves nothing behind", "[pipeline]") {
-  auto const check = [](auto backend) {
-    for (auto const& placement : test::placements_to_run(3))
-      test::for_each_plan_of(
-          small(placement, 6), {}, [&](std::string const& name, plan const& planned) {
-            INFO(name);
-            std::vector<plain_flow> stages(detail::index(placement.stages()));
-            pipeline pipe{planned, backend, stages};
-            for (int i = 0; i < 3; ++i) {
-              auto const& result = pipe.evaluate();
-              check_losses(result, placement.stages());
-              CHECK(result.measured.size() == detail::index(placement.stages()) * 6);
-              for (auto const& timed : result.measured.all())
-                CHECK(timed.pass.kind == pass_kind::forward);
-              for (int rank = 0; rank < placement.ranks(); ++rank)
-                CHECK(pipe.memory(rank).in_use == std::array<bytes, zbpp::purposes>{});
-              CHECK(pipe.steps() == i);
-              check_losses(pipe.step(), placement.stages());
-            }
-          });
-  };
-  check(virtual_time{});
-  check(threads{});
+  on_backends([](auto backend) {
+    for (auto const& placement : placements_to_run(3))
+      on_plans(small(placement, 6), {}, [&](plan const& planned) {
+        std::vector<plain_flow> stages(detail::index(placement.stages()));
+        pipeline pipe{planned, backend, stages};
+        for (int i = 0; i < 3; ++i) {
+          auto const& result = pipe.evaluate();
+          CHECK(plain_flow::are_expected(result.losses, placement.stages()));
+          CHECK(result.measured.size() == detail::index(placement.stages()) * 6);
+          for (auto const& timed : result.measured.all())
+            CHECK(timed.pass.kind == pass_kind::forward);
+          for (int rank = 0; rank < placement.ranks(); ++rank)
+            CHECK(pipe.memory(rank).in_use == std::array<bytes, purposes>{});
+          CHECK(pipe.steps() == i);
+          CHECK(plain_flow::are_expected(pipe.step().losses, placement.stages()));
+        }
+      });
+  });
 }
 
 TEST_CASE("an evaluation follows the verified program, not the plan's schedule", "[pipeline]") {
   auto const problem = small(placement::linear(2), 2);
   schedule const swapped(
-      placement::linear(2),
-      2,
-      test::passes({"0F1 0F0 0B1 0B0 0W0 0W1", "1F1 1B1 1F0 1B0 1W0 1W1"}));
+      placement::linear(2), 2, passes({"0F1 0F0 0B1 0B0 0W0 0W1", "1F1 1B1 1F0 1B0 1W0 1W1"}));
   plan const planned("two orders", problem, zb_h1{}(problem), lower(swapped));
   std::vector<plain_flow> stages(2);
   pipeline pipe{planned, virtual_time{}, stages};
-  check_losses(pipe.evaluate(), 2);
+  CHECK(plain_flow::are_expected(pipe.evaluate().losses, 2));
   CHECK(pipe.evaluate().measured[1].front().pass == pass{pass_kind::forward, 1, 1});
 }
 
@@ -343,21 +309,19 @@ TEST_CASE("a step tells whether each of its losses is a finite number", "[pipeli
 TEST_CASE("a buffer that a stage keeps outlives the pipeline", "[pipeline]") {
   struct hoarder {
     std::vector<buffer> kept{};
-    flow operator()(microbatch mb) {
-      message const in = co_await mb.recv_activation();
-      buffer y;
-      co_await F([&](pass_context ctx) {
-        y = ctx.allocate_edge(8);
+    struct passes {
+      std::vector<buffer>* kept;
+      message forward(message const& in, microbatch mb, pass_context ctx) const {
+        buffer y = ctx.allocate_edge(8);
         y.as<double>()[0] = 10 * mb.stage() + mb.index();
-        kept.push_back(y);
-        if (!in.empty()) kept.push_back(in[0]);
-      });
-      co_await mb.send_activation(std::move(y));
-      message const back = co_await mb.recv_gradient();
-      co_await B([] {});
-      co_await mb.send_gradient();
-      co_await W([] {});
-    }
+        kept->push_back(y);
+        if (!in.empty()) kept->push_back(in[0]);
+        return y;
+      }
+      static message backward(message const&, microbatch, pass_context) { return {}; }
+      static void weight(microbatch) {}
+    };
+    flow operator()(microbatch mb) { return in_order(passes{&kept}, mb); }
   };
   auto const planned = make_plan(zb_v{}, small(placement::v_shape(2), 3));
   std::vector<hoarder> stages(4);

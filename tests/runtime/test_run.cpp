@@ -2,26 +2,15 @@
 //
 // What happens between the steps of a run: what may be asked and called there, pauses in which a
 // trainer evaluates, and runs that end early; with the bits of steps that are called one by one.
-#include <zbpp/analysis/plan.hpp>
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
+#include <support/backends.hpp>
+#include <support/checked_training.hpp>
 
-#include <support/catch.hpp>
-#include <support/checked_model.hpp>
-#include <support/refusal.hpp>
-
-#include <cstdint>
-#include <functional>
-#include <stdexcept>
-#include <string>
 #include <thread>
-#include <vector>
 
 namespace test_run {
 
 using namespace zbpp;
-using zbpp::test::refusal;
+using namespace zbpp::test;
 using zbpp::test::checked::history;
 using zbpp::test::checked::model;
 using zbpp::test::checked::model_settings;
@@ -35,10 +24,7 @@ constexpr std::int64_t steps = 12;
 constexpr step_kind kinds[] = {
     step_kind::none, step_kind::unchecked, step_kind::synchronous, step_kind::post_validated};
 
-plan planned_for(step_kind kind) {
-  problem const small(placement::linear(ranks), microbatches, test::checked::costs(), 87);
-  return make_plan(zb_h1{}, small, {.step = kind});
-}
+plan planned_for(step_kind kind) { return checked::line_plan(ranks, microbatches, {.step = kind}); }
 
 // Where ranks agree, some steps are clipped and one is skipped, so that some of those that are
 // validated afterwards are amended.
@@ -51,10 +37,6 @@ model_settings settings(step_kind kind) {
   return result;
 }
 training_options options(step_kind kind) { return {.clip = agrees(kind) ? 1.3 : 0.0}; }
-
-bool has_start(std::string const& text, std::string const& start) {
-  return text.rfind(start, 0) == 0;
-}
 
 // What calls one by one give: after each step its state, its losses and those of an evaluation.
 struct moment {
@@ -86,26 +68,20 @@ bool are_same(training_state a, training_state b) {
 struct acting_stage {
   std::function<void(microbatch)> act = {};
 
-  flow operator()(microbatch mb) {
-    co_await mb.recv_activation();
-    co_await F([&] {
-      if (act) act(mb);
-    });
-    co_await mb.send_activation();
-    co_await mb.recv_gradient();
-    co_await B([] {});
-    co_await mb.send_gradient();
-    co_await W([] {});
+  message forward(message const&, microbatch mb, pass_context) const {
+    if (act) act(mb);
+    return {};
   }
+  static message backward(message const&, microbatch, pass_context) { return {}; }
+  static void weight(microbatch) {}
+  flow operator()(microbatch mb) { return in_order(*this, mb); }
 };
 
 template <class Check>
 void on_each_backend(Check check) {
   for (auto kind : kinds) {
     INFO("kind of step " << static_cast<int>(kind));
-    check(kind, virtual_time{});
-    check(kind, threads{});
-    check(kind, threads{.count = 2});
+    on_all_backends([&](auto backend) { check(kind, backend); });
   }
 }
 
@@ -144,24 +120,28 @@ TEST_CASE("calls back into a pipeline that runs are refused at once", "[run]") {
           "call it when that has returned; what is to be done between two steps of a run, such as "
           "evaluating or saving, belongs in run_options::on_pause, and on_step returns "
           "after_step::stop to end the run";
-      CHECK(refusal([&] { pipe.step(); }) == start("step()") + cure);
-      CHECK(refusal([&] { pipe.run(2); }) == start("run()") + cure);
-      CHECK(refusal([&] { pipe.evaluate(); }) == start("evaluate()") + cure);
-      CHECK(refusal([&] {
-              pipe.evaluate([](evaluation_output const&) {});
-            }) == start("evaluate()") + cure);
-      CHECK(refusal([&] { pipe.resume({}); }) == start("resume()") + cure);
-      CHECK(has_start(refusal([&] { static_cast<void>(pipe.memory(0)); }), start("memory()")));
-      CHECK(has_start(refusal([&] { static_cast<void>(pipe.failures()); }), start("failures()")));
-      CHECK(has_start(refusal([&] { static_cast<void>(pipe.grid()); }), start("grid()")));
+      auto const calls_of = std::vector<std::pair<char const*, std::function<void()>>>{
+          {"step()", [&] { pipe.step(); }},
+          {"run()", [&] { pipe.run(2); }},
+          {"evaluate()", [&] { pipe.evaluate(); }},
+          {"evaluate()", [&] { pipe.evaluate([](evaluation_output const&) {}); }},
+          {"resume()", [&] { pipe.resume({}); }}};
+      for (auto const& [name, call] : calls_of) CHECK(refusal(call) == start(name) + cure);
+      auto const looks = std::vector<std::pair<char const*, std::function<void()>>>{
+          {"memory()", [&] { static_cast<void>(pipe.memory(0)); }},
+          {"failures()", [&] { static_cast<void>(pipe.failures()); }},
+          {"grid()", [&] { static_cast<void>(pipe.grid()); }}};
+      for (auto const& [name, look] : looks) CHECK(refusal(look).starts_with(start(name)));
     };
     auto const elsewhere = [&] {
       std::thread([&] {
-        CHECK(has_start(refusal([&] { pipe.step(); }), "step() is called while "));
-        CHECK(has_start(
-            refusal([&] { static_cast<void>(pipe.steps()); }), "steps() is called while "));
-        CHECK(has_start(
-            refusal([&] { static_cast<void>(pipe.state()); }), "state() is called while "));
+        CHECK(refusal([&] { pipe.step(); }).starts_with("step() is called while "));
+        CHECK(refusal([&] {
+                static_cast<void>(pipe.steps());
+              }).starts_with("steps() is called while "));
+        CHECK(refusal([&] {
+                static_cast<void>(pipe.state());
+              }).starts_with("state() is called while "));
       }).join();
     };
     int calls = 0;
@@ -178,7 +158,7 @@ TEST_CASE("calls back into a pipeline that runs are refused at once", "[run]") {
                        refused ==
                        "step() is called while run() of the same pipeline runs; a run that pauses "
                        "may evaluate and save, and goes on when on_pause returns");
-                   CHECK(has_start(refusal([&] { pipe.resume({}); }), "resume() is called while"));
+                   CHECK(refusal([&] { pipe.resume({}); }).starts_with("resume() is called while"));
                    CHECK(pipe.failures().empty());
                    static_cast<void>(pipe.memory(0));
                    CHECK(pipe.grid().data().size() == 1);
@@ -195,22 +175,20 @@ TEST_CASE("calls back into a pipeline that runs are refused at once", "[run]") {
 }
 
 TEST_CASE("a flow that calls its pipeline fails as any pass does", "[run]") {
-  auto const check = [](auto backend) {
+  on_backends([](auto backend) {
     std::vector<acting_stage> stages(ranks);
     pipeline pipe(planned_for(step_kind::unchecked), backend, stages);
     auto const fails = [&](auto act, char const* start) {
       stages[1].act = [act](microbatch) { act(); };
       auto const text = refusal([&] { pipe.step(); });
-      CHECK(text.find(start) != std::string::npos);
+      CHECK(has(text, start));
       stages[1].act = nullptr;
       pipe.step();
     };
     fails([&] { pipe.evaluate(); }, "evaluate() is called while step()");
     fails([&] { static_cast<void>(pipe.steps()); }, "a flow asks its microbatch for step()");
     CHECK(pipe.steps() == 2);
-  };
-  check(virtual_time{});
-  check(threads{});
+  });
 }
 
 TEST_CASE("a run that pauses evaluates as calls one by one do", "[run]") {
@@ -323,7 +301,7 @@ TEST_CASE("on_pause ends a run, or fails it", "[run]") {
 }
 
 TEST_CASE("an evaluation that fails in a pause is told as it was", "[run]") {
-  auto const check = [](auto backend) {
+  on_backends([](auto backend) {
     bool fails = true;
     std::vector<acting_stage> stages(ranks, acting_stage{[&](microbatch mb) {
                                        if (mb.is_last_stage()) mb.report_loss(0);
@@ -335,16 +313,14 @@ TEST_CASE("an evaluation that fails in a pause is told as it was", "[run]") {
     auto const text = refusal(errc::pass_failed, [&] {
       pipe.run(4, {.pause_every = 2, .on_pause = [&] { pipe.evaluate(); }});
     });
-    CHECK(text.find("stage 1, microbatch 2: in 1F2: no such batch") != std::string::npos);
+    CHECK(has(text, "stage 1, microbatch 2: in 1F2: no such batch"));
     REQUIRE(pipe.failures().size() == 1);
     CHECK(pipe.failures().front().location.stage == 1);
     CHECK(pipe.steps() == 2);
     fails = false;
     pipe.run(2, {.pause_every = 2, .on_pause = [&] { pipe.evaluate(); }});
     CHECK(pipe.steps() == 4);
-  };
-  check(virtual_time{});
-  check(threads{});
+  });
 }
 
 TEST_CASE("options of a run that contradict each other are refused", "[run]") {
@@ -368,7 +344,7 @@ TEST_CASE("options of a run that contradict each other are refused", "[run]") {
 }
 
 TEST_CASE("evaluations are numbered since the last step", "[run]") {
-  auto const check = [](auto backend) {
+  on_backends([](auto backend) {
     std::vector<std::int64_t> numbers;
     std::vector<acting_stage> stages(ranks, acting_stage{[&](microbatch mb) {
                                        if (mb.is_last_stage()) mb.report_loss(0);
@@ -384,9 +360,7 @@ TEST_CASE("evaluations are numbered since the last step", "[run]") {
     pipe.resume({.steps = 9});
     pipe.evaluate();
     CHECK(numbers == std::vector<std::int64_t>{0, 1, 2, 0, 0, 1, 2, 0, 0, 1, 2, 0});
-  };
-  check(virtual_time{});
-  check(threads{});
+  });
 }
 
 }  // namespace test_run

@@ -5,7 +5,6 @@
 // components are in tests of theirs.
 #include <zbpp/analysis/lower.hpp>
 #include <zbpp/analysis/memory.hpp>
-#include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/simulate.hpp>
 #include <zbpp/analysis/steps.hpp>
 #include <zbpp/io/ascii.hpp>
@@ -25,42 +24,21 @@
 #include <zbpp/planner/greedy_auto.hpp>
 #include <zbpp/policy/dualpipe_v.hpp>
 #include <zbpp/policy/interleaved.hpp>
-#include <zbpp/policy/one_chunk.hpp>
-#include <zbpp/runtime/arena.hpp>
 #include <zbpp/runtime/in_process_grid.hpp>
 #include <zbpp/runtime/object.hpp>
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
 
-#include <support/catch.hpp>
+#include <support/backends.hpp>
 #include <support/checked_model.hpp>
-#include <support/plan_grid.hpp>
 #include <support/planner_problems.hpp>
 #include <support/random_layers.hpp>
-#include <support/refusal.hpp>
-#include <support/seeded.hpp>
 #include <support/settings_fields.hpp>
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <limits>
-#include <memory>
 #include <new>
-#include <optional>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace test_settings {
 
 using namespace zbpp;
-using test::changed_field;
-using test::check_fields;
-using test::count_of_fields;
-using test::refusal;
+using namespace zbpp::test;
 
 namespace {
 
@@ -101,8 +79,8 @@ namespace {
 
 // A training in which all steps are clipped, and one has a gradient that is not finite.
 std::string train(training_options const& options) {
-  test::checked::model all({.stages = 3, .faults = {{.step = 1, .stage = 1, .microbatch = 2}}});
-  problem const small(placement::linear(3), 4, test::checked::costs(), 87);
+  checked::model all({.stages = 3, .faults = {{.step = 1, .stage = 1, .microbatch = 2}}});
+  problem const small(placement::linear(3), 4, checked::costs(), 87);
   calls = 0;
   pipeline pipe(
       make_plan(zb_h1{}, small, {.step = step_kind::post_validated}),
@@ -121,15 +99,15 @@ std::string train(training_options const& options) {
 
 // What comes of two replicas with other weights.
 std::string train_apart(training_options const& options) {
-  std::vector<stage_costs> costs(2, test::checked::costs());
+  std::vector<stage_costs> costs(2, checked::costs());
   for (std::size_t s = 0; s < costs.size(); ++s)
-    costs[s].gradients = static_cast<bytes>((1 + s) * sizeof(test::checked::matrix));
+    costs[s].gradients = static_cast<bytes>((1 + s) * sizeof(checked::matrix));
   auto const planned =
       make_plan(zb_h1{}, with_replicas(problem(placement::linear(2), 3, costs), {.count = 2}));
   in_process_grid whole({.pipeline = 2, .data = 2});
   try {
     whole.run([&](grid_place const& at) {
-      test::checked::model own({.stages = 2});
+      checked::model own({.stages = 2});
       if (at.data() == 1) own.maths(0).optimized().front().weights[0] = 1;
       pipeline(planned, virtual_time{.place = at}, own.stages(), options).step();
     });
@@ -147,25 +125,25 @@ training_options usual_options() {
 
 TEST_CASE("each training option has an effect", "[settings]") {
   changed_field<training_options> const options[]{
-      {"clip", [](auto& o) { o.clip = 2e-3; }},
+      ZBPP_FIELD(clip, 2e-3),
       {"learning_rate", [](auto& o) { o.learning_rate = [](std::int64_t) { return 0.02; }; }},
       {"on_gradients_ready",
        [](auto& o) { o.on_gradients_ready = [](int, pass_context) { ++calls; }; }},
       {"scaling", [](auto& o) { o.scaling.initial = 8; }},
-      {"accumulate", [](auto& o) { o.accumulate = 2; }},
+      ZBPP_FIELD(accumulate, 2),
       {"window", [](auto& o) { o.window.most_amended = 0; }},
       {"agreement", [](auto& o) { o.agreement.share = 0.25; }},
       {"on_stall", [](auto& o) { o.on_stall.overrun = 1; }},
-      {"compares_weights", [](auto& o) { o.compares_weights = false; }}};
+      ZBPP_FIELD(compares_weights, false)};
   check_fields(options, usual_options(), [](training_options const& changed) {
     return train(changed) + train_apart({.compares_weights = changed.compares_weights});
   });
 
   changed_field<loss_scaling> const scaling[]{
-      {"initial", [](auto& s) { s.initial = 2; }},
-      {"growth_interval", [](auto& s) { s.growth_interval = 1; }},
-      {"largest", [](auto& s) { s.largest = 4; }},
-      {"smallest", [](auto& s) { s.smallest = 4; }}};
+      ZBPP_FIELD(initial, 2),
+      ZBPP_FIELD(growth_interval, 1),
+      ZBPP_FIELD(largest, 4),
+      ZBPP_FIELD(smallest, 4)};
   check_fields(scaling, usual_options().scaling, [](loss_scaling const& changed) {
     auto with = usual_options();
     with.scaling = changed;
@@ -173,8 +151,7 @@ TEST_CASE("each training option has an effect", "[settings]") {
   });
 
   changed_field<validation_window> const window[]{
-      {"steps", [](auto& w) { w.steps = 2; }},
-      {"most_amended", [](auto& w) { w.most_amended = 1; }}};
+      ZBPP_FIELD(steps, 2), ZBPP_FIELD(most_amended, 1)};
   check_fields(window, usual_options().window, [](validation_window const& changed) {
     auto with = usual_options();
     with.window = changed;
@@ -182,7 +159,7 @@ TEST_CASE("each training option has an effect", "[settings]") {
   });
 
   changed_field<agreement_interval> const agreement[]{
-      {"every", [](auto& a) { a.every = 2; }}, {"share", [](auto& a) { a.share = 1e-6; }}};
+      ZBPP_FIELD(every, 2), ZBPP_FIELD(share, 1e-6)};
   check_fields(agreement, {.every = 4, .share = 0.9}, [](agreement_interval const& changed) {
     auto with = usual_options();
     with.clip = 1e3;
@@ -193,15 +170,14 @@ TEST_CASE("each training option has an effect", "[settings]") {
 }
 
 TEST_CASE("each option of ranks that wait has an effect", "[settings]") {
-  changed_field<stall_options> const fields[]{
-      {"runs_w", [](auto& o) { o.runs_w = false; }}, {"overrun", [](auto& o) { o.overrun = 1e9; }}};
+  changed_field<stall_options> const fields[]{ZBPP_FIELD(runs_w, false), ZBPP_FIELD(overrun, 1e9)};
   check_fields(fields, {.runs_w = true}, [](stall_options const& options) {
     // Times that the plan does not know, so that ranks wait for longer and shorter than W take.
     virtual_noise const noise{.pass_time = [](int rank, pass const& p, ticks stated) {
       return stated + stated * ((rank + 2 * p.microbatch) % 5) / 2;
     }};
-    test::checked::model all({.stages = 3});
-    problem const small(placement::linear(3), 5, test::checked::costs());
+    checked::model all({.stages = 3});
+    problem const small(placement::linear(3), 5, checked::costs());
     pipeline pipe(
         make_plan(zb_h1{}, small), virtual_time{noise}, all.stages(), {.on_stall = options});
     std::string text;
@@ -213,14 +189,14 @@ TEST_CASE("each option of ranks that wait has an effect", "[settings]") {
 
 TEST_CASE("each option of a run has an effect", "[settings]") {
   changed_field<run_options> const fields[]{
-      {"pause_every", [](auto& o) { o.pause_every = 3; }},
+      ZBPP_FIELD(pause_every, 3),
       {"on_pause", [](auto& o) { o.on_pause = [] { return after_step::stop; }; }}};
   run_options usual;
   usual.pause_every = 2;
   usual.on_pause = [] { ++calls; };
   check_fields(fields, usual, [](run_options const& options) {
-    test::checked::model all({.stages = 2});
-    problem const small(placement::linear(2), 3, test::checked::costs());
+    checked::model all({.stages = 2});
+    problem const small(placement::linear(2), 3, checked::costs());
     calls = 0;
     pipeline pipe(make_plan(zb_h1{}, small), virtual_time{}, all.stages());
     pipe.run(6, options);
@@ -290,21 +266,21 @@ std::string adamw_steps(
 
 TEST_CASE("each setting of an optimizer has an effect", "[settings]") {
   changed_field<optim::adamw_settings> const adamw[]{
-      {"beta1", [](auto& s) { s.beta1 = 0.8F; }},
-      {"beta2", [](auto& s) { s.beta2 = 0.9F; }},
-      {"epsilon", [](auto& s) { s.epsilon = 1e-4F; }},
-      {"weight_decay", [](auto& s) { s.weight_decay = 0.1F; }},
+      ZBPP_FIELD(beta1, 0.8F),
+      ZBPP_FIELD(beta2, 0.9F),
+      ZBPP_FIELD(epsilon, 1e-4F),
+      ZBPP_FIELD(weight_decay, 0.1F),
       // Moments change with the step, rather than when it is final.
-      {"undo", [](auto& s) { s.undo = optim::undo_method::copies; }}};
+      ZBPP_FIELD(undo, optim::undo_method::copies)};
   check_fields(adamw, {}, [](optim::adamw_settings const& settings) {
     two_layers own;
     return adamw_steps(own.all(), own, settings);
   });
 
   changed_field<optim::sgd_settings> const sgd[]{
-      {"momentum", [](auto& s) { s.momentum = 0.5F; }},
-      {"weight_decay", [](auto& s) { s.weight_decay = 0.1F; }},
-      {"undo", [](auto& s) { s.undo = optim::undo_method::copies; }}};
+      ZBPP_FIELD(momentum, 0.5F),
+      ZBPP_FIELD(weight_decay, 0.1F),
+      ZBPP_FIELD(undo, optim::undo_method::copies)};
   check_fields(sgd, {.momentum = 0.9F}, [](optim::sgd_settings const& settings) {
     two_layers own;
     optim::sgd optimizer(own.all(), settings);
@@ -314,11 +290,11 @@ TEST_CASE("each setting of an optimizer has an effect", "[settings]") {
 
 TEST_CASE("each setting of a step, and of a layer, has an effect", "[settings]") {
   changed_field<step_settings> const step[]{
-      {"updates", [](auto& s) { s.updates = 3; }},
-      {"learning_rate", [](auto& s) { s.learning_rate = 0.02; }},
-      {"coefficient", [](auto& s) { s.coefficient = 0.5; }},
-      {"gradient_scale", [](auto& s) { s.gradient_scale = 4; }},
-      {"is_final", [](auto& s) { s.is_final = true; }}};
+      ZBPP_FIELD(updates, 3),
+      ZBPP_FIELD(learning_rate, 0.02),
+      ZBPP_FIELD(coefficient, 0.5),
+      ZBPP_FIELD(gradient_scale, 4),
+      ZBPP_FIELD(is_final, true)};
   check_fields(step, not_final, [](step_settings const& settings) {
     two_layers own;
     return adamw_steps(own.all(), own, {}, settings);
@@ -326,12 +302,12 @@ TEST_CASE("each setting of a step, and of a layer, has an effect", "[settings]")
 
   static two_layers other;  // what the fields of a layer are changed to
   changed_field<optim::layer> const layer[]{
-      {"weights", [](auto& l) { l.weights = other.weights; }},
-      {"gradients", [](auto& l) { l.gradients = std::span(other.gradients).last(2); }},
-      {"is_tied", [](auto& l) { l.is_tied = true; }},
-      {"decays", [](auto& l) { l.decays = false; }},
-      {"source", [](auto& l) { l.source = std::make_shared<frozen_source>(); }},
-      {"is_replicated", [](auto& l) { l.is_replicated = true; }}};
+      ZBPP_FIELD(weights, other.weights),
+      ZBPP_FIELD(gradients, std::span(other.gradients).last(2)),
+      ZBPP_FIELD(is_tied, true),
+      ZBPP_FIELD(decays, false),
+      ZBPP_FIELD(source, std::make_shared<frozen_source>()),
+      ZBPP_FIELD(is_replicated, true)};
   two_layers own;
   check_fields(layer, own.all()[1], [&](optim::layer const& changed) {
     own = {};
@@ -377,9 +353,9 @@ TEST_CASE("each field of a source of memory has an effect", "[settings]") {
            ::operator delete(memory, std::align_val_t{256});
          };
        }},
-      {"context", [](auto& s) { s.context = 7; }},
-      {"alignment", [](auto& s) { s.alignment = 256; }},
-      {"is_host", [](auto& s) { s.is_host = false; }}};
+      ZBPP_FIELD(context, 7),
+      ZBPP_FIELD(alignment, 256),
+      ZBPP_FIELD(is_host, false)};
   memory_source const usual{.take = take_counted, .give_back = give_back_counted};
   check_fields(fields, usual, [](memory_source const& source) -> std::string {
     counts = {};
@@ -389,7 +365,7 @@ TEST_CASE("each field of a source of memory has an effect", "[settings]") {
       auto const first = memory.allocate(8);
       auto const second = memory.allocate(8);
       add(text, second.data() - first.data());
-      text += test::effect_of([&] {
+      text += effect_of([&] {
         static_cast<void>(object(memory, std::string("in memory of the host"), 8, purpose::edge));
         return std::string("holds objects ");
       });
@@ -404,19 +380,16 @@ TEST_CASE("each field of a source of memory has an effect", "[settings]") {
 // --- programs and costs
 
 TEST_CASE("each option of a program has an effect", "[settings]") {
-  problem const on_v(placement::v_shape(3), 5, test::uneven_costs(), 87);
+  problem const on_v(placement::v_shape(3), 5, uneven_costs(), 87);
   auto const order = zb_v{}(on_v);
   changed_field<lower_options> const fields[]{
-      {"receive_ahead", [](auto& o) { o.receive_ahead = 1; }},
-      {"step", [](auto& o) { o.step = step_kind::unchecked; }},
-      {"tied",
-       [](auto& o) {
-         o.tied = {0, 3};
-       }},
-      {"at_once", [](auto& o) { o.at_once = {0}; }},
-      {"reduces", [](auto& o) { o.reduces = true; }},
-      {"shards_optimizer", [](auto& o) { o.shards_optimizer = true; }},
-      {"layout", [](auto& o) { o.layout = channel_layout::one_per_rank; }}};
+      ZBPP_FIELD(receive_ahead, 1),
+      ZBPP_FIELD(step, step_kind::unchecked),
+      ZBPP_FIELD(tied, {0, 3}),
+      ZBPP_FIELD(at_once, {0}),
+      ZBPP_FIELD(reduces, true),
+      ZBPP_FIELD(shards_optimizer, true),
+      ZBPP_FIELD(layout, channel_layout::one_per_rank)};
   check_fields(fields, {.step = step_kind::synchronous}, [&](lower_options const& options) {
     return to_csv(lower(order, options));
   });
@@ -427,29 +400,29 @@ TEST_CASE("each cost of a stage has an effect", "[settings][long]") {
       {"forward", [](auto& c) { ++c.forward; }},
       {"backward_input", [](auto& c) { ++c.backward_input; }},
       {"backward_weight", [](auto& c) { ++c.backward_weight; }},
-      {"backward_fused", [](auto& c) { c.backward_fused = 1300; }},
-      {"recompute", [](auto& c) { c.recompute = 700; }},
-      {"overlapped", [](auto& c) { c.overlapped = 1500; }},
-      {"overlapped_fused", [](auto& c) { c.overlapped_fused = 2300; }},
-      {"norm", [](auto& c) { c.norm = 50; }},
-      {"optimizer_step", [](auto& c) { c.optimizer_step = 50; }},
-      {"activation", [](auto& c) { c.activation = 1001; }},
-      {"weight_gradient_input", [](auto& c) { c.weight_gradient_input = 371; }},
-      {"output_gradient", [](auto& c) { c.output_gradient = 9; }},
-      {"recompute_input", [](auto& c) { c.recompute_input = 111; }},
-      {"edge", [](auto& c) { c.edge = 18; }},
-      {"static_memory", [](auto& c) { c.static_memory = 10; }},
-      {"workspace", [](auto& c) { c.workspace = 10; }},
-      {"tied", [](auto& c) { c.tied = 64; }},
-      {"gradients", [](auto& c) { c.gradients = 4096; }},
-      {"optimizer_state", [](auto& c) { c.optimizer_state = 10; }}};
+      ZBPP_FIELD(backward_fused, 1300),
+      ZBPP_FIELD(recompute, 700),
+      ZBPP_FIELD(overlapped, 1500),
+      ZBPP_FIELD(overlapped_fused, 2300),
+      ZBPP_FIELD(norm, 50),
+      ZBPP_FIELD(optimizer_step, 50),
+      ZBPP_FIELD(activation, 1001),
+      ZBPP_FIELD(weight_gradient_input, 371),
+      ZBPP_FIELD(output_gradient, 9),
+      ZBPP_FIELD(recompute_input, 111),
+      ZBPP_FIELD(edge, 18),
+      ZBPP_FIELD(static_memory, 10),
+      ZBPP_FIELD(workspace, 10),
+      ZBPP_FIELD(tied, 64),
+      ZBPP_FIELD(gradients, 4096),
+      ZBPP_FIELD(optimizer_state, 10)};
   for (std::size_t i = 0; i < std::size(fields); ++i) {  // as the table has them
-    auto costs = test::uneven_costs();
+    auto costs = uneven_costs();
     fields[i].change(costs);
     CHECK(detail::cost_fields[i].name == fields[i].name);
-    CHECK(detail::cost_fields[i].of(costs) != detail::cost_fields[i].of(test::uneven_costs()));
+    CHECK(detail::cost_fields[i].of(costs) != detail::cost_fields[i].of(uneven_costs()));
   }
-  check_fields(fields, test::uneven_costs(), [](stage_costs const& costs) {
+  check_fields(fields, uneven_costs(), [](stage_costs const& costs) {
     std::string text;
     auto const note = [&](std::string const&, plan const& planned) {
       auto const times = times_of_steps(planned);
@@ -458,7 +431,7 @@ TEST_CASE("each cost of a stage has an effect", "[settings][long]") {
         add(text, peak.total);
     };
     problem const on_v(placement::v_shape(2), 4, costs, 87);
-    test::for_each_plan_of(on_v, {.recomputed = true}, note);
+    for_each_plan_of(on_v, {.recomputed = true}, note);
     problem const linear(placement::linear(2), 4, costs, 87);
     note("", make_plan(zb_h1{}, linear, {.step = step_kind::synchronous}));
     note("", make_plan(zb_h1{}, with_replicas(linear, {.count = 2, .time_per_byte = 1})));
@@ -468,11 +441,11 @@ TEST_CASE("each cost of a stage has an effect", "[settings][long]") {
 
 TEST_CASE("each cost of replicas has an effect", "[settings]") {
   changed_field<replica_costs> const fields[]{
-      {"count", [](auto& c) { c.count = 3; }},
-      {"latency", [](auto& c) { c.latency = 90; }},
-      {"time_per_byte", [](auto& c) { c.time_per_byte = 2; }},
-      {"shards_optimizer", [](auto& c) { c.shards_optimizer = true; }}};
-  auto costs = test::uneven_costs();
+      ZBPP_FIELD(count, 3),
+      ZBPP_FIELD(latency, 90),
+      ZBPP_FIELD(time_per_byte, 2),
+      ZBPP_FIELD(shards_optimizer, true)};
+  auto costs = uneven_costs();
   costs.gradients = 4096;
   costs.optimizer_state = 8192;
   problem const alone(placement::linear(2), 4, costs, 87);
@@ -489,9 +462,9 @@ TEST_CASE("each cost of replicas has an effect", "[settings]") {
 namespace {
 
 changed_field<search_settings> const search_fields[]{
-    {"seconds", [](auto& s) { s.seconds = 0; }},
-    {"seed", [](auto& s) { s.seed = 17; }},
-    {"stop", [](auto& s) { s.stop = is_stopped; }},
+    ZBPP_FIELD(seconds, 0),
+    ZBPP_FIELD(seed, 17),
+    ZBPP_FIELD(stop, is_stopped),
     {"on_progress", [](auto& s) { s.on_progress = [](search_progress const&) { ++calls; }; }}};
 
 search_settings const brief{.seconds = 0.03};
@@ -499,9 +472,9 @@ search_settings const brief{.seconds = 0.03};
 // Uneven problems, for which no answer of so brief a search is proved optimal.
 std::vector<problem> uneven_problems(char kind) {
   std::vector<problem> found;
-  test::plain_random random(5);
+  plain_random random(5);
   while (found.size() < 3) {
-    auto one = test::uneven_problem(random, kind);
+    auto one = uneven_problem(random, kind);
     if (one.ranks() >= 3 && one.ranks() <= 6 && one.microbatches() <= 16) found.push_back(one);
   }
   return found;
@@ -524,8 +497,7 @@ void check_search(std::vector<problem> const& problems) {
   });
   changed_field<Policy> const search{"search", [](Policy& p) { p.search.stop = is_stopped; }};
   if constexpr (requires(Policy p) { p.most_memory_for; }) {
-    changed_field<Policy> const fields[]{
-        search, {"most_memory_for", [](Policy& p) { p.most_memory_for = 0.2; }}};
+    changed_field<Policy> const fields[]{search, ZBPP_FIELD(most_memory_for, 0.2)};
     check_fields(fields, {.search = brief}, effect);
   } else {
     changed_field<Policy> const fields[]{search};
@@ -543,9 +515,8 @@ TEST_CASE("each setting of a search has an effect in all policies that search", 
 }
 
 TEST_CASE("each setting of grouped 1F1B-I has an effect", "[settings]") {
-  changed_field<grouped_interleaved> const fields[]{
-      {"group", [](auto& p) { p.group = 4; }}, {"fused", [](auto& p) { p.fused = true; }}};
-  problem const even(placement::looped(4, 2), 8, test::uneven_costs());
+  changed_field<grouped_interleaved> const fields[]{ZBPP_FIELD(group, 4), ZBPP_FIELD(fused, true)};
+  problem const even(placement::looped(4, 2), 8, uneven_costs());
   check_fields(fields, grouped_interleaved{}, [&](grouped_interleaved const& decide) {
     return to_csv(decide(even));
   });
@@ -555,7 +526,7 @@ TEST_CASE("a budget that is no number is refused, whether it is needed or not", 
   search_settings const wrong{.seconds = std::numeric_limits<double>::quiet_NaN()};
   std::string const text = "a budget of nan seconds; it lies between 0 and 1000000.000000";
   auto const refused = [](auto const& decide, placement const& placement) {
-    problem const roomy(placement, 4, test::uneven_costs(), 87);
+    problem const roomy(placement, 4, uneven_costs(), 87);
     return refusal([&] { static_cast<void>(decide(roomy)); });
   };
   auto const v = placement::v_shape(2);
@@ -563,17 +534,16 @@ TEST_CASE("a budget that is no number is refused, whether it is needed or not", 
   CHECK(refused(v_half{.search = wrong}, v) == text);
   CHECK(refused(v_min{.search = wrong}, v) == text);
   CHECK(refused(interleaved_zb{.search = wrong}, placement::looped(2, 2)) == text);
-  problem const roomy(v, 4, test::uneven_costs(), 87);
+  problem const roomy(v, 4, uneven_costs(), 87);
   CHECK(refusal([&] { static_cast<void>(find_plan(roomy, {.seconds = wrong.seconds})); }) == text);
 }
 
 namespace {
 
 problem uneven_layers(placement const& placement, int count, std::uint64_t seed) {
-  test::seeded_random random(seed, 0);
+  seeded_random random(seed, 0);
   problem const model(
-      test::random_layers(random, count),
-      {.ranks = placement.ranks(), .microbatches = 6, .transfer = 5});
+      random_layers(random, count), {.ranks = placement.ranks(), .microbatches = 6, .transfer = 5});
   return with_placement(model, placement);
 }
 
@@ -598,24 +568,21 @@ TEST_CASE("each choice of a plan has an effect", "[settings][long]") {
   };
   plan_choices const some{.seconds = 0.05};
   changed_field<plan_choices> const fields[]{
-      {"placement", [](auto& c) { c.placement = placement::linear(3); }},
+      ZBPP_FIELD(placement, placement::linear(3)),
       {"first_layer",
        [](auto& c) {
          c.placement = placement::linear(3);
          c.first_layer = {0, 1, 2};
        }},
-      {"recompute",
-       [](auto& c) {
-         c.recompute = {true, false, false};
-       }},  // is refused
-      {"policy", [](auto& c) { c.policy = one_f_one_b{}; }},
-      {"most_chunks", [](auto& c) { c.most_chunks = 2; }},
-      {"most_cuts", [](auto& c) { c.most_cuts = -1; }},  // is refused
-      {"most_memory_for", [](auto& c) { c.most_memory_for = 0.2; }},
-      {"stage_per_layer", [](auto& c) { c.stage_per_layer = true; }},
-      {"seconds", [](auto& c) { c.seconds = 0; }},
-      {"seed", [](auto& c) { c.seed = 17; }},
-      {"stop", [](auto& c) { c.stop = is_stopped; }},
+      ZBPP_FIELD(recompute, {true, false, false}),  // is refused
+      ZBPP_FIELD(policy, one_f_one_b{}),
+      ZBPP_FIELD(most_chunks, 2),
+      ZBPP_FIELD(most_cuts, -1),  // is refused
+      ZBPP_FIELD(most_memory_for, 0.2),
+      ZBPP_FIELD(stage_per_layer, true),
+      ZBPP_FIELD(seconds, 0),
+      ZBPP_FIELD(seed, 17),
+      ZBPP_FIELD(stop, is_stopped),
       {"on_progress", [](auto& c) { c.on_progress = [](search_progress const&) { ++calls; }; }}};
   check_fields(fields, some, effect);
   auto few = some;
@@ -628,9 +595,9 @@ TEST_CASE("each choice of a plan has an effect", "[settings][long]") {
 TEST_CASE("each setting of a search for cuts has an effect", "[settings]") {
   auto const layers = uneven_layers(placement::linear(4), 18, 7);
   changed_field<detail::cut_settings> const cuts[]{
-      {"schedules", [](auto& s) { s.schedules = 1; }},
-      {"seed", [](auto& s) { s.seed = 17; }},
-      {"stop", [](auto& s) { s.stop = is_stopped; }},
+      ZBPP_FIELD(schedules, 1),
+      ZBPP_FIELD(seed, 17),
+      ZBPP_FIELD(stop, is_stopped),
       {"on_progress", [](auto& s) { s.on_progress = [](search_progress const&) { ++calls; }; }}};
   check_fields(cuts, {.schedules = 60}, [&](detail::cut_settings const& settings) {
     calls = 0;
@@ -641,7 +608,7 @@ TEST_CASE("each setting of a search for cuts has an effect", "[settings]") {
   });
 
   auto const looped = uneven_layers(placement::looped(3, 3), 24, 7);
-  changed_field<detail::bottleneck_settings> const steps[]{{"steps", [](auto& s) { s.steps = 1; }}};
+  changed_field<detail::bottleneck_settings> const steps[]{ZBPP_FIELD(steps, 1)};
   check_fields(steps, {}, [&](detail::bottleneck_settings const& settings) {
     auto const found = detail::bottleneck_partition(looped.layers(), looped.placement(), settings);
     std::string text;
@@ -658,34 +625,28 @@ TEST_CASE("each setting of a search for cuts has an effect", "[settings]") {
 // --- files and pictures
 
 TEST_CASE("each option of files and pictures has an effect", "[settings]") {
-  problem const on_v(placement::v_shape(2), 8, test::uneven_costs(), 87);
+  problem const on_v(placement::v_shape(2), 8, uneven_costs(), 87);
   auto const order = dualpipe_v{}(on_v);
   auto const line = simulate(order, on_v);
 
-  changed_field<csv_options> const csv[]{
-      {"overlap", [](auto& o) { o.overlap = true; }},
-      {"for_pytorch", [](auto& o) { o.for_pytorch = true; }}};
+  changed_field<csv_options> const csv[]{ZBPP_FIELD(overlap, true), ZBPP_FIELD(for_pytorch, true)};
   auto const code = lower(order);
   check_fields(
       csv, {}, [&](csv_options options) { return to_csv(order, options) + to_csv(code, options); });
 
   changed_field<ascii_options> const ascii[]{
-      {"width", [](auto& o) { o.width = 60; }},
-      {"colour", [](auto& o) { o.colour = true; }},
-      {"legend", [](auto& o) { o.legend = false; }}};
+      ZBPP_FIELD(width, 60), ZBPP_FIELD(colour, true), ZBPP_FIELD(legend, false)};
   check_fields(ascii, {}, [&](ascii_options options) { return to_ascii(line, options); });
 
-  changed_field<svg_options> const svg[]{
-      {"width", [](auto& o) { o.width = 600; }},
-      {"row_height", [](auto& o) { o.row_height = 11; }}};
+  changed_field<svg_options> const svg[]{ZBPP_FIELD(width, 600), ZBPP_FIELD(row_height, 11)};
   check_fields(svg, {}, [&](svg_options options) { return to_svg(line, options); });
 
   std::vector<sweep_curve> const curves{{"v", {{1000, 0.2, 0.1, false}, {2000, 0.1, 0.1, true}}}};
   changed_field<sweep_svg_options> const sweep[]{
-      {"width", [](auto& o) { o.width = 600; }},
-      {"height", [](auto& o) { o.height = 300; }},
-      {"title", [](auto& o) { o.title = "a title"; }},
-      {"unit", [](auto& o) { o.unit = "GB"; }}};
+      ZBPP_FIELD(width, 600),
+      ZBPP_FIELD(height, 300),
+      ZBPP_FIELD(title, "a title"),
+      ZBPP_FIELD(unit, "GB")};
   check_fields(
       sweep, {}, [&](sweep_svg_options const& options) { return sweep_to_svg(curves, options); });
 }
@@ -695,36 +656,34 @@ TEST_CASE("each part of a chart changes the picture", "[settings]") {
   auto const draw = [](chart_panel const& panel) { return to_svg(line_chart{.panels = {panel}}); };
 
   changed_field<line_chart> const fields[]{
-      {"title", [](auto& c) { c.title = "a title"; }},
+      ZBPP_FIELD(title, "a title"),
       {"vertical", [](auto& c) { c.vertical.title = "loss"; }},
       {"panels", [](auto& c) { c.panels.push_back(c.panels[0]); }},
-      {"width", [](auto& c) { c.width = 600; }},
-      {"height", [](auto& c) { c.height = 300; }},
-      {"is_overlaid", [](auto& c) { c.is_overlaid = true; }},
-      {"dashed_meaning", [](auto& c) { c.dashed_meaning = "a bound"; }},
-      {"filled_meaning", [](auto& c) { c.filled_meaning = "proved"; }},
-      {"hollow_meaning", [](auto& c) { c.hollow_meaning = "found"; }}};
+      ZBPP_FIELD(width, 600),
+      ZBPP_FIELD(height, 300),
+      ZBPP_FIELD(is_overlaid, true),
+      ZBPP_FIELD(dashed_meaning, "a bound"),
+      ZBPP_FIELD(filled_meaning, "proved"),
+      ZBPP_FIELD(hollow_meaning, "found")};
   check_fields(fields, {.panels = {usual}}, [](line_chart const& chart) { return to_svg(chart); });
 
   changed_field<chart_panel> const panels[]{
-      {"title", [](auto& p) { p.title = "a title"; }},
+      ZBPP_FIELD(title, "a title"),
       {"horizontal", [](auto& p) { p.horizontal.title = "step"; }},
       {"curves", [](auto& p) { p.curves.pop_back(); }},
-      {"level", [](auto& p) {
-         p.level = chart_level{22, "level"};
-       }}};
+      ZBPP_FIELD(level, chart_level{22, "level"})};
   check_fields(panels, usual, draw);
 
   changed_field<chart_axis> const axes[]{
-      {"title", [](auto& a) { a.title = "step"; }},
-      {"unit", [](auto& a) { a.unit = "ms"; }},
+      ZBPP_FIELD(title, "step"),
+      ZBPP_FIELD(unit, "ms"),
       {"labels",
        [](auto& a) {
          a.labels = {{1, "low"}};
        }},
-      {"is_logarithmic", [](auto& a) { a.is_logarithmic = true; }},
-      {"is_whole", [](auto& a) { a.is_whole = true; }},
-      {"begins_at_zero", [](auto& a) { a.begins_at_zero = true; }}};
+      ZBPP_FIELD(is_logarithmic, true),
+      ZBPP_FIELD(is_whole, true),
+      ZBPP_FIELD(begins_at_zero, true)};
   check_fields(axes, {}, [&](chart_axis const& axis) {
     auto panel = usual;
     panel.horizontal = axis;
@@ -732,44 +691,42 @@ TEST_CASE("each part of a chart changes the picture", "[settings]") {
   });
 
   changed_field<chart_curve> const curves[]{
-      {"name", [](auto& c) { c.name = "c"; }},
+      ZBPP_FIELD(name, "c"),
       {"points", [](auto& c) { c.points.pop_back(); }},
-      {"is_dashed", [](auto& c) { c.is_dashed = true; }},
-      {"has_marks", [](auto& c) { c.has_marks = false; }},
-      {"colour_like", [](auto& c) { c.colour_like = "a"; }}};
+      ZBPP_FIELD(is_dashed, true),
+      ZBPP_FIELD(has_marks, false),
+      ZBPP_FIELD(colour_like, "a")};
   check_fields(curves, usual.curves[1], [&](chart_curve const& curve) {
     return draw({.curves = {usual.curves[0], curve}});
   });
 
   changed_field<chart_point> const points[]{
-      {"x", [](auto& p) { p.x = 1.5; }},
-      {"y", [](auto& p) { p.y = 21; }},
-      {"title", [](auto& p) { p.title = "a point"; }},
-      {"is_hollow", [](auto& p) { p.is_hollow = true; }}};
+      ZBPP_FIELD(x, 1.5),
+      ZBPP_FIELD(y, 21),
+      ZBPP_FIELD(title, "a point"),
+      ZBPP_FIELD(is_hollow, true)};
   check_fields(points, {1, 20}, [&](chart_point const& point) {
     return draw({.curves = {{"a", {point, {2, 25}}}}});
   });
 
-  changed_field<chart_level> const levels[]{
-      {"value", [](auto& l) { l.value = 22; }}, {"name", [](auto& l) { l.name = "entropy"; }}};
+  changed_field<chart_level> const levels[]{ZBPP_FIELD(value, 22), ZBPP_FIELD(name, "entropy")};
   check_fields(levels, {21, "level"}, [&](chart_level const& level) {
     return draw({.curves = usual.curves, .level = level});
   });
 
-  changed_field<chart_label> const labels[]{
-      {"value", [](auto& l) { l.value = 0; }}, {"text", [](auto& l) { l.text = "first"; }}};
+  changed_field<chart_label> const labels[]{ZBPP_FIELD(value, 0), ZBPP_FIELD(text, "first")};
   check_fields(labels, {1, "one"}, [&](chart_label const& label) {
     return draw({.horizontal = {.labels = {label}}, .curves = usual.curves});
   });
 }
 
 TEST_CASE("each part of a timeline with a name is drawn", "[settings]") {
-  static problem const linear(placement::linear(2), 3, test::uneven_costs(), 87);
+  static problem const linear(placement::linear(2), 3, uneven_costs(), 87);
   static auto const order = zb_h1{}(linear);
   changed_field<named_timeline> const fields[]{
-      {"name", [](auto& t) { t.name = "another name"; }},
-      {"line", [](auto& t) { t.line = simulate(gpipe{}(linear), linear); }},
-      {"memory", [](auto& t) { t.memory = activation_profile(order, linear); }},
+      ZBPP_FIELD(name, "another name"),
+      ZBPP_FIELD(line, simulate(gpipe{}(linear), linear)),
+      ZBPP_FIELD(memory, activation_profile(order, linear)),
       {"updates",
        [](auto& t) {
          auto const code = lower(order, {.step = step_kind::synchronous});

@@ -3,38 +3,14 @@
 // Optimizer steps of stages that do not wait for the norm, always or while it is far below the
 // limit: they give the bits of a plain loop that follows the same rule, whatever the policy and the
 // backend.
-#include <zbpp/analysis/plan.hpp>
-#include <zbpp/runtime/arena.hpp>
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
-
-#include <support/catch.hpp>
+#include <support/backends.hpp>
 #include <support/checked_model.hpp>
 #include <support/checked_training.hpp>
-#include <support/plan_grid.hpp>
-#include <support/refusal.hpp>
-#include <support/seeded.hpp>
-#include <support/thinned.hpp>
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <limits>
-#include <string>
-#include <vector>
 
 namespace test_steps_without_agreement {
 
+using namespace zbpp;
 using namespace zbpp::test;
-using zbpp::pipeline;
-using zbpp::plan;
-using zbpp::step_kind;
-using zbpp::step_result;
-using zbpp::threads;
-using zbpp::training_options;
-using zbpp::virtual_time;
 using zbpp::test::checked::costs;
 using zbpp::test::checked::happenings;
 using zbpp::test::checked::model_settings;
@@ -48,7 +24,7 @@ constexpr auto nothing = std::numeric_limits<float>::quiet_NaN();
 std::vector<int> const lengths{6, 1, steps - 7};
 
 plan with_stages_at_once(plan const& origin, std::vector<int> const& at_once) {
-  return zbpp::make_plan(
+  return make_plan(
       origin.policy(),
       origin.schedule(),
       origin.problem(),
@@ -74,7 +50,7 @@ template <class Visit>
 void for_each_plan(std::vector<int> const& all_ranks, step_kind kind, Visit visit) {
   for (int ranks : all_ranks)
     for (auto const& placement : placements_to_run(ranks)) {
-      zbpp::problem const problem(placement, ranks + 1, costs(), 87);
+      problem const problem(placement, ranks + 1, costs(), 87);
       for_each_plan_of(
           problem, {.fused = false, .step = kind}, [&](std::string const& name, plan const& each) {
             INFO(name << ", step_kind " << static_cast<int>(kind));
@@ -137,10 +113,10 @@ TEST_CASE(
 }
 
 TEST_CASE("only the first ranks go on before the norm is known", "[steps-without-agreement]") {
-  zbpp::problem const problem(zbpp::placement::linear(4), 8, costs(), 87);
+  problem const problem(placement::linear(4), 8, costs(), 87);
   auto const early = [&](std::vector<int> const& at_once) {
-    auto const planned = zbpp::make_plan(
-        zbpp::zb_h2{}, problem, {.step = step_kind::synchronous, .at_once = at_once});
+    auto const planned =
+        make_plan(zb_h2{}, problem, {.step = step_kind::synchronous, .at_once = at_once});
     checked::model all({.stages = 4});
     pipeline pipe(planned, virtual_time{}, all.stages(), {.clip = 1e-3});
     std::vector<int> count(4, 0);
@@ -159,22 +135,22 @@ TEST_CASE("only the first ranks go on before the norm is known", "[steps-without
 TEST_CASE(
     "a run with stages at once stops after the same step on all ranks",
     "[steps-without-agreement]") {
-  zbpp::problem const problem(zbpp::placement::linear(3), 4, costs(), 87);
+  problem const problem(placement::linear(3), 4, costs(), 87);
   for (auto const& at_once : stages_at_once(3))
     for (std::int64_t asked : {1, 4, 7})
       for (int every : {1, 3}) {
         CAPTURE(at_once, asked, every);
-        auto const planned = zbpp::make_plan(
-            zbpp::zb_h1{}, problem, {.step = step_kind::synchronous, .at_once = at_once});
+        auto const planned =
+            make_plan(zb_h1{}, problem, {.step = step_kind::synchronous, .at_once = at_once});
         model_settings const settings{.stages = 3, .at_once = at_once};
         training_options const options{.clip = 50, .agreement = {.every = every}};
         checked::model all(settings);
         pipeline pipe(planned, threads{}, all.stages(), options);
         std::vector<std::int64_t> pauses;
         auto const ask = [&](step_result const&) {
-          return pipe.steps() == asked       ? zbpp::after_step::pause
-                 : pipe.steps() == asked + 9 ? zbpp::after_step::stop
-                                             : zbpp::after_step::go_on;
+          return pipe.steps() == asked       ? after_step::pause
+                 : pipe.steps() == asked + 9 ? after_step::stop
+                                             : after_step::go_on;
         };
         pipe.run(100, ask, {.on_pause = [&] { pauses.push_back(pipe.steps()); }});
         REQUIRE(pauses.size() == 1);
@@ -231,79 +207,6 @@ TEST_CASE(
   CHECK(all.skipped > 0);
 }
 
-TEST_CASE("random trainings follow both rules", "[steps-without-agreement][fuzz]") {
-  constexpr int rounds = thinned(300, 15);
-  happenings all;
-  for (int round = 0; round < rounds; ++round) {
-    ZBPP_SEEDED(random, static_cast<std::uint64_t>(round));
-    auto const number = [&](int low, int high) {
-      return static_cast<int>(random.integer(low, high));
-    };
-    auto const p = number(1, 5);
-    auto const m = number(1, 2 * p + 2);
-    auto const placement = placements_to_run(p)[static_cast<std::size_t>(number(0, 2))];
-    zbpp::problem const problem(placement, m, costs(), number(0, 200));
-    std::vector<zbpp::any_policy> policies;
-    for (auto& policy : grid_policies())
-      if (is_supported(policy, problem)) policies.push_back(policy);
-    auto const& policy = random.pick<zbpp::any_policy>(policies);
-    bool const is_late = random.chance(0.4);
-    std::vector<int> at_once;
-    for (int s = 0; s < placement.stages() && !is_late; ++s)
-      if (random.chance(0.6)) at_once.push_back(s);
-    model_settings settings{
-        .stages = placement.stages(),
-        .dropout = random.chance(0.5),
-        .has_frozen_stage = random.chance(0.25),
-        .uses_adamw = random.chance(0.7),
-        .undo = random.chance(0.5) ? zbpp::optim::undo_method::weights
-                                   : zbpp::optim::undo_method::copies,
-        .at_once = at_once};
-    for (int faults = number(0, 3); faults > 0; --faults)
-      settings.faults.push_back(
-          {number(0, steps - 1),
-           number(0, placement.stages() - 1),
-           number(0, m - 1),
-           random.chance(0.5) ? infinite : nothing});
-    std::array clips{1e-2, 1.0, 1.5, 4.0, 9.0};
-    training_options options{
-        .clip = random.pick<double>(clips),
-        .accumulate = random.chance(0.25) ? 2 : 1,
-        .window = {.steps = number(0, 20), .most_amended = number(0, 8)}};
-    if (random.chance(0.7)) options.agreement = {number(2, 7), 0.125 * number(1, 8)};
-    if (random.chance(0.3))
-      options.scaling = {.initial = 0x1p12, .growth_interval = number(0, 3), .largest = 0x1p18};
-    if (!is_late) options.window = {};
-    INFO("round " << round << ": " << name_of(policy, problem));
-    auto const planned = zbpp::make_plan(
-        std::string(policy.title()),
-        policy(problem),
-        problem,
-        {.receive_ahead = number(0, 2),
-         .step = is_late ? step_kind::post_validated : step_kind::synchronous,
-         .at_once = at_once});
-    auto const cut = number(1, steps - 1);
-    std::vector<int> const parts{cut, steps - cut};
-    auto const found =
-        round % 4 == 0
-            ? checked::train(planned, threads{.count = number(0, 2)}, settings, options, parts)
-            : checked::train(planned, virtual_time{}, settings, options, parts);
-    REQUIRE(difference(found.given, checked::train_alone(settings, m, steps, options)) == "");
-    all += found.seen;
-  }
-  std::printf(
-      "%d random trainings: %d steps without agreement, %d skipped, %d clipped, %d amended\n",
-      rounds,
-      all.unagreed,
-      all.skipped,
-      all.clipped,
-      all.amended);
-  CHECK(all.unagreed > rounds);
-  CHECK(all.skipped > rounds / 2);
-  CHECK(all.clipped > rounds);
-  CHECK(all.amended > 0);
-}
-
 TEST_CASE(
     "results of steps without agreement are whole when they are called back for",
     "[steps-without-agreement]") {
@@ -337,14 +240,13 @@ TEST_CASE(
     "what is asked for in a step without agreement happens behind the next with one",
     "[steps-without-agreement]") {
   auto const kind = GENERATE(step_kind::synchronous, step_kind::post_validated);
-  zbpp::problem const problem(zbpp::placement::linear(3), 4, costs(), 87);
-  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem, {.step = kind});
+  auto const planned = checked::line_plan(3, 4, {.step = kind});
   auto const backend = GENERATE(threads{}, threads{.count = 2});
   checked::model all({.stages = 3});
   training_options const options{.clip = 50, .agreement = {.every = 5}};
   pipeline pipe(planned, backend, all.stages(), options);
   pipe.run(100, [&](step_result const& step) {
-    return step.update.step == 2 ? zbpp::after_step::stop : zbpp::after_step::go_on;
+    return step.update.step == 2 ? after_step::stop : after_step::go_on;
   });
   // Ranks agree on step 5; where they go on before its norm is known, one more follows.
   CHECK(pipe.steps() == (kind == step_kind::synchronous ? 6 : 7));
@@ -357,18 +259,17 @@ TEST_CASE(
     "a failure in a step without agreement leaves it not run on all ranks",
     "[steps-without-agreement]") {
   auto const lowering = GENERATE(
-      zbpp::lower_options{.step = step_kind::synchronous},
-      zbpp::lower_options{.step = step_kind::post_validated},
-      zbpp::lower_options{.step = step_kind::synchronous, .at_once = {0}},
-      zbpp::lower_options{.step = step_kind::synchronous, .at_once = {0, 1, 2}});
+      lower_options{.step = step_kind::synchronous},
+      lower_options{.step = step_kind::post_validated},
+      lower_options{.step = step_kind::synchronous, .at_once = {0}},
+      lower_options{.step = step_kind::synchronous, .at_once = {0, 1, 2}});
   auto const failing = GENERATE(0, 1, 2);
   auto const in_w = GENERATE(false, true);
   auto const step = GENERATE(0, 1, 2, 3, 4, 5);
   CAPTURE(lowering.step == step_kind::synchronous, lowering.at_once, failing, in_w, step);
-  zbpp::problem const problem(zbpp::placement::linear(3), 4, costs(), 87);
-  auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem, lowering);
+  auto const planned = checked::line_plan(3, 4, lowering);
   training_options const options{.clip = 50, .agreement = {.every = 4}};
-  auto const run = [&](auto backend) {
+  on_backends([&](auto backend) {
     checked::model all({.stages = 3});
     in_w ? all.maths(failing).throw_in_w(step, 3) : all.maths(failing).throw_in(step, 0);
     pipeline pipe(planned, backend, all.stages(), options);
@@ -377,21 +278,18 @@ TEST_CASE(
     CHECK(left.steps <= step);
     CHECK(left.steps + 1 >= step);
     CHECK(left.unagreed == (left.steps == 0 ? 0 : (8 - left.steps) % 4));
-    zbpp::arena memory;
-    for (int s = 0; s < 3; ++s) all.optimizer(s)->skip(zbpp::pass_context(memory));
+    all.skip();
     pipe.run(9 - left.steps);
     CHECK(pipe.state().steps == 9);
     CHECK(pipe.state().updates == 9);
-  };
-  run(virtual_time{});
-  run(threads{});
+  });
 }
 
 TEST_CASE("what cannot go without agreement is refused by name", "[steps-without-agreement]") {
-  zbpp::problem const problem(zbpp::placement::linear(2), 2, costs(), 87);
+  problem const problem(placement::linear(2), 2, costs(), 87);
   auto const refuses = [&](step_kind kind, training_options const& options) {
     checked::model all({.stages = 2});
-    auto const planned = zbpp::make_plan(zbpp::zb_h1{}, problem, {.step = kind});
+    auto const planned = make_plan(zb_h1{}, problem, {.step = kind});
     return refusal([&] { pipeline(planned, virtual_time{}, all.stages(), options); });
   };
   auto const kind = step_kind::synchronous;
@@ -416,10 +314,8 @@ TEST_CASE("what cannot go without agreement is refused by name", "[steps-without
         "clipping and dynamic loss scaling need ranks that agree; lower the plan with "
         "step_kind::synchronous or post_validated");
   checked::model with_ties({.stages = 2, .tied = {0, 1}});
-  auto const tied = zbpp::make_plan(
-      zbpp::zb_h1{},
-      checked::make_problem(zbpp::placement::linear(2), 2, 87, {0, 1}),
-      {.step = kind});
+  auto const tied = make_plan(
+      zb_h1{}, checked::make_problem(placement::linear(2), 2, 87, {0, 1}), {.step = kind});
   CHECK(
       refusal([&] {
         pipeline(tied, virtual_time{}, with_ties.stages(), {.clip = 1, .agreement = {.every = 2}});
@@ -427,8 +323,7 @@ TEST_CASE("what cannot go without agreement is refused by name", "[steps-without
       "every of the interval of agreement is above 1 and weights are tied, which step alike on all "
       "ranks; leave every at 1");
   checked::model all({.stages = 2});
-  pipeline pipe(
-      zbpp::make_plan(zbpp::zb_h1{}, problem, {.step = kind}), virtual_time{}, all.stages());
+  pipeline pipe(make_plan(zb_h1{}, problem, {.step = kind}), virtual_time{}, all.stages());
   CHECK(refusal([&] { pipe.resume({.unagreed = -1}); }).find("counts") != std::string::npos);
 }
 

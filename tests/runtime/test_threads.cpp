@@ -1,30 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zbpp/analysis/memory.hpp>
-#include <zbpp/runtime/threads.hpp>
-// What the checks need besides.
-#include <zbpp/runtime/pipeline.hpp>
 
-#include <support/catch.hpp>
-#include <support/instructions.hpp>
+#include <support/backends.hpp>
+#include <support/pass_order.hpp>
 #include <support/plain_flow.hpp>
-#include <support/plan_grid.hpp>
-#include <support/refusal.hpp>
 #include <support/settings_fields.hpp>
 
-#include <algorithm>
-#include <atomic>
-#include <cstddef>
 #include <set>
-#include <span>
-#include <stdexcept>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 namespace test_threads {
 
 using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 
@@ -34,11 +22,6 @@ problem small(placement placement, int microbatches, transfer_costs transfer = {
       microbatches,
       stage_costs{.forward = 1, .edge = 8},
       std::move(transfer)};
-}
-
-void check_losses(step_result const& result, int stages) {
-  for (std::size_t m = 0; m < result.losses.size(); ++m)
-    CHECK(result.losses[m] == test::plain_flow::expected_loss(stages, static_cast<int>(m)));
 }
 
 // Checks that every pass began after what it needs had ended, and `transfer` later on another rank.
@@ -75,32 +58,37 @@ void check_order(timeline const& line, problem const& problem, ticks transfer) {
 struct where_am_i {
   std::set<std::thread::id> threads{};
 
-  flow operator()(microbatch mb) {
-    threads.insert(std::this_thread::get_id());
-    message const in = co_await mb.recv_activation();
-    co_await F([&] {
-      threads.insert(std::this_thread::get_id());
+  struct passes {
+    where_am_i* own;
+    message forward(message const&, microbatch mb, pass_context) const {
+      own->note();
       if (mb.is_last_stage()) mb.report_loss(0);
-    });
-    co_await mb.send_activation();
-    message const back = co_await mb.recv_gradient();
-    co_await B([&] { threads.insert(std::this_thread::get_id()); });
-    co_await mb.send_gradient();
-    co_await W([&] { threads.insert(std::this_thread::get_id()); });
+      return {};
+    }
+    message backward(message const&, microbatch, pass_context) const {
+      own->note();
+      return {};
+    }
+    void weight(microbatch) const { own->note(); }
+  };
+  flow operator()(microbatch mb) {
+    note();
+    return in_order(passes{this}, mb);
   }
-  void update(pass_context) { threads.insert(std::this_thread::get_id()); }
-  void warm_up(pass_context) { threads.insert(std::this_thread::get_id()); }
+  void note() { threads.insert(std::this_thread::get_id()); }
+  void update(pass_context) { note(); }
+  void warm_up(pass_context) { note(); }
 };
 
 }  // namespace
 
 TEST_CASE("settings of threads are not negative", "[threads]") {
   auto const planned = make_plan(zb_h1{}, small(placement::linear(2), 2));
-  std::vector<test::plain_flow> stages(2);
-  CHECK(test::refusal([&] {
+  std::vector<plain_flow> stages(2);
+  CHECK(refusal([&] {
           pipeline(planned, threads{.count = -1}, stages);
         }) == "threads.count is at least 0, which is one per rank");
-  CHECK(test::refusal([&] {
+  CHECK(refusal([&] {
           pipeline(planned, threads{.spins = -1}, stages);
         }) == "threads.spins is at least 0");
 }
@@ -156,7 +144,7 @@ TEST_CASE("a thread is told of its ranks before anything of them runs there", "[
 
 TEST_CASE("what a thread throws when it starts, the pipeline's constructor throws", "[threads]") {
   auto const planned = make_plan(zb_h1{}, small(placement::linear(3), 3));
-  std::vector<test::plain_flow> stages(3);
+  std::vector<plain_flow> stages(3);
   for (int failing = 0; failing < 3; ++failing)
     CHECK_THROWS_WITH(
         pipeline(
@@ -171,49 +159,43 @@ TEST_CASE("what a thread throws when it starts, the pipeline's constructor throw
 }
 
 TEST_CASE("a pass begins after what it needs has ended", "[threads]") {
-  for (auto const& placement : test::placements_to_run(4))
+  for (auto const& placement : placements_to_run(4))
     for (int count : {0, 1, 3})
-      test::for_each_plan_of(
-          small(placement, 8), {}, [&](std::string const& name, plan const& planned) {
-            INFO(name << " on " << count << " threads");
-            std::vector<test::plain_flow> stages(detail::index(placement.stages()));
-            pipeline pipe{planned, threads{.count = count}, stages};
-            for (int i = 0; i < 3; ++i) {
-              auto const& result = pipe.step();
-              check_losses(result, placement.stages());
-              check_order(result.measured, planned.problem(), 0);
-            }
-          });
+      on_plans(small(placement, 8), {}, [&](plan const& planned) {
+        INFO(" on " << count << " threads");
+        std::vector<plain_flow> stages(detail::index(placement.stages()));
+        pipeline pipe{planned, threads{.count = count}, stages};
+        for (int i = 0; i < 3; ++i) {
+          auto const& result = pipe.step();
+          CHECK(plain_flow::are_expected(result.losses, placement.stages()));
+          check_order(result.measured, planned.problem(), 0);
+        }
+      });
 }
 
 TEST_CASE("an emulated transfer takes its time", "[threads]") {
   constexpr ticks transfer = 200'000;
   for (auto const& placement : {placement::linear(3), placement::v_shape(2)})
     for (int count : {0, 1, 2})
-      test::for_each_plan_of(
-          small(placement, 2, transfer),
-          {.fused = false},
-          [&](std::string const& name, plan const& planned) {
-            INFO(name << " on " << count << " threads");
-            std::vector<test::plain_flow> stages(detail::index(placement.stages()));
-            pipeline pipe{planned, threads{.count = count, .emulates_transfers = true}, stages};
-            auto const& result = pipe.step();
-            check_losses(result, placement.stages());
-            check_order(result.measured, planned.problem(), transfer);
-          });
+      on_plans(small(placement, 2, transfer), {.fused = false}, [&](plan const& planned) {
+        INFO(" on " << count << " threads");
+        std::vector<plain_flow> stages(detail::index(placement.stages()));
+        pipeline pipe{planned, threads{.count = count, .emulates_transfers = true}, stages};
+        auto const& result = pipe.step();
+        CHECK(plain_flow::are_expected(result.losses, placement.stages()));
+        check_order(result.measured, planned.problem(), transfer);
+      });
 }
 
 TEST_CASE("many steps in a row neither hang nor go wrong", "[threads]") {
   auto const settings = GENERATE(
       threads{}, threads{.count = 1}, threads{.count = 2}, threads{.count = 5, .spins = 100});
   auto const planned = make_plan(zb_v{}, small(placement::v_shape(6), 5));
-  std::vector<test::plain_flow> stages(12);
+  std::vector<plain_flow> stages(12);
   pipeline pipe{planned, settings, stages};
   for (int i = 0; i < 100; ++i) {
     auto const& losses = (i % 3 == 2 ? pipe.evaluate() : pipe.step()).losses;
-    for (int m = 0; m < 5; ++m)
-      if (losses[detail::index(m)] != test::plain_flow::expected_loss(12, m))
-        FAIL("step " << i << ", microbatch " << m << ": " << losses[detail::index(m)]);
+    if (!plain_flow::are_expected(losses, 12)) FAIL("step " << i);
   }
   CHECK(pipe.steps() == 67);
 }
@@ -223,7 +205,7 @@ TEST_CASE("a plan's memory is taken when the pipeline is made", "[threads]") {
       placement::linear(3), 4, stage_costs{.forward = 1, .activation = 1000, .edge = 100});
   auto const planned = make_plan(gpipe{}, problem);
   auto const peaks = peak_memory(planned.program(), problem);
-  std::vector<test::plain_flow> stages(3);
+  std::vector<plain_flow> stages(3);
   pipeline const pipe{planned, threads{}, stages};
   for (int rank = 0; rank < 3; ++rank) {
     auto const& peak = peaks[detail::index(rank)];
@@ -234,21 +216,21 @@ TEST_CASE("a plan's memory is taken when the pipeline is made", "[threads]") {
 
 TEST_CASE("each setting of threads has an effect", "[threads][settings]") {
   static std::atomic<int> calls;
-  test::changed_field<threads> const fields[]{
-      {"count", [](auto& t) { t.count = 2; }},
-      {"emulates_transfers", [](auto& t) { t.emulates_transfers = true; }},
+  changed_field<threads> const fields[]{
+      ZBPP_FIELD(count, 2),
+      ZBPP_FIELD(emulates_transfers, true),
       // How often a thread looks before it sleeps shows in speed alone, so what is wrong is
       // refused.
-      {"spins", [](auto& t) { t.spins = -1; }},
+      ZBPP_FIELD(spins, -1),
       {"on_thread_start",
        [](auto& t) { t.on_thread_start = [](std::span<int const>) { ++calls; }; }},
-      {"records_messages", [](auto& t) { t.records_messages = true; }},
+      ZBPP_FIELD(records_messages, true),
       {"place", [](auto& t) {
-         static zbpp::in_process_grid other({.pipeline = 2, .data = 1});  // refused: of 2 ranks
+         static in_process_grid other({.pipeline = 2, .data = 1});  // refused: of 2 ranks
          t.place = other.place(0);
        }}};
   auto const planned = make_plan(zb_h1{}, small(placement::linear(3), 4));
-  test::check_fields(fields, {}, [&](threads const& settings) {
+  check_fields(fields, {}, [&](threads const& settings) {
     calls = 0;
     std::vector<where_am_i> stages(3);
     pipeline pipe(planned, settings, stages);

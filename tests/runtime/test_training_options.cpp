@@ -2,28 +2,15 @@
 //
 // Options of optimizer steps with every kind of stage: each has the effect that it has with an
 // `optimizer()`, to the bit, or the pipeline refuses it by name.
-#include <zbpp/analysis/plan.hpp>
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
+#include <support/backends.hpp>
+#include <support/checked_training.hpp>
 
-#include <support/catch.hpp>
-#include <support/checked_model.hpp>
-#include <support/refusal.hpp>
-
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <limits>
 #include <mutex>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace test_training_options {
 
 using namespace zbpp;
-using zbpp::test::refusal;
+using namespace zbpp::test;
 using zbpp::test::checked::frozen_stage;
 using zbpp::test::checked::model;
 using zbpp::test::checked::model_settings;
@@ -58,10 +45,7 @@ struct plain_stage : frozen_stage {
   }
 };
 
-plan planned_for(step_kind kind) {
-  problem const small(placement::linear(ranks), microbatches, test::checked::costs(), 87);
-  return make_plan(zb_h1{}, small, {.step = kind});
-}
+plan planned_for(step_kind kind) { return checked::line_plan(ranks, microbatches, {.step = kind}); }
 
 // Trains in two runs, the second of which continues in a new pipeline.
 template <class Backend>
@@ -82,48 +66,45 @@ std::vector<std::uint32_t> train(
   return all.bits();
 }
 
-template <class Backend>
-std::vector<std::uint32_t> train_taking(Backend backend, training_options const& options) {
+// All stages of a model, each made with the optimizer that steps it and `more`.
+template <class Stage, class... More>
+std::vector<Stage> stages_of(model& all, More... more) {
+  std::vector<Stage> own;
+  for (int s = 0; s < ranks; ++s) own.emplace_back(all.maths(s), *all.optimizer(s), more...);
+  return own;
+}
+
+template <class Stage, class Backend, class... More>
+std::vector<std::uint32_t> train_own(
+    Backend backend, training_options const& options, More... more) {
   model all({.stages = ranks});
-  std::vector<taking_stage> own;
-  for (int s = 0; s < ranks; ++s) own.emplace_back(all.maths(s), *all.optimizer(s));
+  auto own = stages_of<Stage>(all, more...);
   return train(backend, all, std::vector<stage_ref>(own.begin(), own.end()), options);
 }
 
 template <class Backend>
 std::vector<std::uint32_t> train_plain(Backend backend, training_options const& options) {
-  model all({.stages = ranks});
-  std::vector<plain_stage> own;
-  for (int s = 0; s < ranks; ++s)
-    own.emplace_back(all.maths(s), *all.optimizer(s), options.scaling.initial);
-  return train(backend, all, std::vector<stage_ref>(own.begin(), own.end()), options);
-}
-
-template <class Check>
-void on_each_backend(Check check) {
-  check(virtual_time{});
-  check(threads{});
-  check(threads{.count = 2});
+  return train_own<plain_stage>(backend, options, options.scaling.initial);
 }
 
 }  // namespace
 
 TEST_CASE("stages that step in update() follow options as others do", "[training-options]") {
-  on_each_backend([](auto backend) {
+  on_all_backends([](auto backend) {
     for (int accumulate : {1, 2, 3})
       for (double scale : {1.0, 16.0}) {
         INFO("accumulate " << accumulate << ", scale " << scale);
         training_options const options{.scaling = {.initial = scale}, .accumulate = accumulate};
         auto const expected =
-            test::checked::train_alone({.stages = ranks}, microbatches, steps, options).bits;
+            checked::train_alone({.stages = ranks}, microbatches, steps, options).bits;
         CHECK(train_plain(backend, options) == expected);
-        CHECK(train_taking(backend, options) == expected);
+        CHECK(train_own<taking_stage>(backend, options) == expected);
         auto with_rate = options;
         with_rate.learning_rate = falling;
         auto const falls =
-            test::checked::train_alone({.stages = ranks}, microbatches, steps, with_rate).bits;
+            checked::train_alone({.stages = ranks}, microbatches, steps, with_rate).bits;
         CHECK(falls != expected);
-        CHECK(train_taking(backend, with_rate) == falls);
+        CHECK(train_own<taking_stage>(backend, with_rate) == falls);
       }
   });
 }
@@ -131,7 +112,7 @@ TEST_CASE("stages that step in update() follow options as others do", "[training
 TEST_CASE(
     "on_gradients_ready comes once per update behind the last W, whatever steps the stage",
     "[training-options]") {
-  on_each_backend([](auto backend) {
+  on_all_backends([](auto backend) {
     for (int accumulate : {1, 2}) {
       std::vector<std::vector<std::uint32_t>> given;
       for (int kind = 0; kind < 3; ++kind) {
@@ -150,12 +131,8 @@ TEST_CASE(
                   ++calls[detail::index(stage)];
                 },
             .accumulate = accumulate};
-        std::vector<taking_stage> taking;
-        std::vector<plain_stage> plain;
-        for (int s = 0; s < ranks; ++s) {
-          taking.emplace_back(all.maths(s), *all.optimizer(s));
-          plain.emplace_back(all.maths(s), *all.optimizer(s), 1);
-        }
+        auto taking = stages_of<taking_stage>(all);
+        auto plain = stages_of<plain_stage>(all, 1.0);
         auto const stages = kind == 0   ? all.stages()
                             : kind == 1 ? std::vector<stage_ref>(taking.begin(), taking.end())
                                         : std::vector<stage_ref>(plain.begin(), plain.end());
@@ -172,7 +149,7 @@ TEST_CASE(
 }
 
 TEST_CASE("gradients that a trainer steps by itself are announced, too", "[training-options]") {
-  on_each_backend([](auto backend) {
+  on_all_backends([](auto backend) {
     model all({.stages = ranks});
     std::vector<frozen_stage> stages;
     for (int s = 0; s < ranks; ++s) stages.emplace_back(all.maths(s));
@@ -196,67 +173,73 @@ TEST_CASE("gradients that a trainer steps by itself are announced, too", "[train
 TEST_CASE(
     "an option that a plan or a stage cannot follow is refused by name", "[training-options]") {
   model all({.stages = ranks});
-  std::vector<plain_stage> plain;
+  auto plain = stages_of<plain_stage>(all, 1.0);
   std::vector<frozen_stage> frozen;
-  for (int s = 0; s < ranks; ++s) {
-    plain.emplace_back(all.maths(s), *all.optimizer(s), 1);
-    frozen.emplace_back(all.maths(s));
-  }
-  auto const refused = [](step_kind kind, auto& stages, training_options const& options) {
-    return refusal([&] { pipeline(planned_for(kind), virtual_time{}, stages, options); });
-  };
-  CHECK(
-      refused(step_kind::unchecked, plain, {.learning_rate = falling}) ==
-      "stage 0: learning_rate is given, and its update(ctx) takes none; let it take the settings, "
-      "too: update(zbpp::step_settings const&, zbpp::pass_context)");
-  CHECK(
-      refused(step_kind::none, frozen, {.learning_rate = falling}) ==
-      "learning_rate is given, and the plan has no optimizer steps; lower it with a step_kind "
-      "other "
-      "than none, or leave the rate to what steps between step() and step()");
-  CHECK(
-      refused(step_kind::none, frozen, {.accumulate = 2}) ==
-      "accumulate is above 1, and the plan has no optimizer steps; lower it with a step_kind other "
-      "than none, or step after as many calls of step()");
-  auto const unable =
+  for (int s = 0; s < ranks; ++s) frozen.emplace_back(all.maths(s));
+  using enum step_kind;
+  std::string const fine = "<nothing was refused>";
+  std::string const unable =
       "clipping and dynamic loss scaling need ranks that agree; lower the plan with "
       "step_kind::synchronous or post_validated";
-  for (auto kind : {step_kind::none, step_kind::unchecked}) {
-    CHECK(refused(kind, frozen, {.clip = 1}) == unable);
-    CHECK(refused(kind, plain, {.scaling = {.growth_interval = 4}}) == unable);
+  std::string const bound =
+      "a smallest or largest loss scale is given, and without ranks that agree the scale stays "
+      "what it is at first; lower the plan with step_kind::synchronous or post_validated";
+  std::string const no_window =
+      "a window of validations is given, and no step of the plan is validated afterwards; lower "
+      "it with step_kind::post_validated";
+  std::string const knows_nothing =
+      "stage 0: it has update(), which knows nothing of other ranks; give it optimizer() instead";
+  struct row {
+    step_kind kind;
+    std::span<stage_ref const> stages;
+    training_options options;
+    std::string said;
+  };
+  std::vector<stage_ref> const updates(plain.begin(), plain.end());
+  std::vector<stage_ref> const none_steps(frozen.begin(), frozen.end());
+  std::vector<row> rows{
+      {unchecked,
+       updates,
+       {.learning_rate = falling},
+       "stage 0: learning_rate is given, and its update(ctx) takes none; let it take the settings, "
+       "too: update(zbpp::step_settings const&, zbpp::pass_context)"},
+      {none,
+       none_steps,
+       {.learning_rate = falling},
+       "learning_rate is given, and the plan has no optimizer steps; lower it with a step_kind "
+       "other than none, or leave the rate to what steps between step() and step()"},
+      {none,
+       none_steps,
+       {.accumulate = 2},
+       "accumulate is above 1, and the plan has no optimizer steps; lower it with a step_kind "
+       "other than none, or step after as many calls of step()"},
+      {unchecked, none_steps, {.scaling = {.initial = 0.5, .smallest = 0.25}}, fine},
+      {unchecked, none_steps, {.window = {.steps = 4}}, no_window},
+      {unchecked, none_steps, {.window = {.most_amended = 1}}, no_window},
+      {post_validated,
+       all.stages(),
+       {.window = {.most_amended = -1}},
+       "most_amended of the window of validations counts steps; it is at least 0"},
+      {synchronous, updates, {}, knows_nothing},
+      {post_validated, updates, {}, knows_nothing},
+      // A frozen stage has no step that a rate could be for; other ranks may have one.
+      {unchecked, none_steps, {.learning_rate = falling}, fine}};
+  for (auto const kind : {none, unchecked}) {
+    rows.push_back({kind, none_steps, {.clip = 1}, unable});
+    rows.push_back({kind, updates, {.scaling = {.growth_interval = 4}}, unable});
+    rows.push_back({kind, none_steps, {.scaling = {.smallest = 0.5}}, bound});
+    rows.push_back({kind, none_steps, {.scaling = {.largest = 16}}, bound});
   }
-  for (auto kind : {step_kind::none, step_kind::unchecked})
-    for (auto const& scaling : {loss_scaling{.smallest = 0.5}, {.largest = 16}}) {
-      auto const text = refused(kind, frozen, {.scaling = scaling});
-      CHECK(
-          text ==
-          "a smallest or largest loss scale is given, and without ranks that agree the scale stays "
-          "what it is at first; lower the plan with step_kind::synchronous or post_validated");
-    }
-  CHECK(
-      refused(step_kind::unchecked, frozen, {.scaling = {.initial = 0.5, .smallest = 0.25}}) ==
-      "<nothing was refused>");
-  for (auto const& window : {validation_window{.steps = 4}, {.most_amended = 1}})
-    CHECK(
-        refused(step_kind::unchecked, frozen, {.window = window}) ==
-        "a window of validations is given, and no step of the plan is validated afterwards; lower "
-        "it with step_kind::post_validated");
-  CHECK(
-      refused(step_kind::post_validated, all.stages(), {.window = {.most_amended = -1}}) ==
-      "most_amended of the window of validations counts steps; it is at least 0");
-  for (auto kind : {step_kind::synchronous, step_kind::post_validated})
-    CHECK(
-        refused(kind, plain, {}) ==
-        "stage 0: it has update(), which knows nothing of other ranks; give it optimizer() "
-        "instead");
-  // A frozen stage has no step that a rate could be for; other ranks may have one.
-  CHECK(
-      refused(step_kind::unchecked, frozen, {.learning_rate = falling}) == "<nothing was refused>");
+  for (auto const& [kind, stages, options, said] : rows)
+    CHECK(refusal([&] {
+            std::vector own(stages.begin(), stages.end());
+            pipeline(planned_for(kind), virtual_time{}, own, options);
+          }) == said);
 }
 
 TEST_CASE("after a failure an accumulation begins anew, with the same bits", "[training-options]") {
-  on_each_backend([](auto backend) {
-    for (auto kind : {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated})
+  on_all_backends([](auto backend) {
+    for (auto kind : kinds_of_steps)
       for (int failing = 0; failing < steps; ++failing) {
         // Where ranks do not agree, some stages have stepped when another one fails.
         if (kind == step_kind::unchecked && failing % 3 == 2) continue;
@@ -266,13 +249,12 @@ TEST_CASE("after a failure an accumulation begins anew, with the same bits", "[t
         all.maths(1).throw_in_w(failing, 2);
         pipeline pipe(planned_for(kind), backend, all.stages(), options);
         CHECK_THROWS(pipe.run(steps));
-        arena memory;
-        for (int s = 0; s < ranks; ++s) all.optimizer(s)->skip(pass_context(memory));
+        all.skip();
         pipe.resume(pipe.state().at_last_update());
         CHECK(pipe.steps() % 3 == 0);
         pipe.run(steps - pipe.steps());
         auto const expected =
-            test::checked::train_alone({.stages = ranks}, microbatches, steps, options).bits;
+            checked::train_alone({.stages = ranks}, microbatches, steps, options).bits;
         CHECK(all.bits() == expected);
       }
   });
@@ -299,17 +281,15 @@ TEST_CASE("a state that no training can have is refused", "[training-options]") 
 }
 
 TEST_CASE("a learning rate that is no number ends the step", "[training-options]") {
-  on_each_backend([](auto backend) {
-    for (auto kind : {step_kind::unchecked, step_kind::synchronous, step_kind::post_validated}) {
+  on_all_backends([](auto backend) {
+    for (auto kind : kinds_of_steps) {
       model all({.stages = ranks});
       auto const rate = [](std::int64_t updates) {
         return updates < 2 ? 0.01 : std::numeric_limits<double>::quiet_NaN();
       };
       pipeline pipe(planned_for(kind), backend, all.stages(), {.learning_rate = rate});
       auto const text = refusal([&] { pipe.run(5); });
-      CHECK(
-          text.find("learning_rate gave nan behind 2 updates; it gives a number for each") !=
-          std::string::npos);
+      CHECK(has(text, "learning_rate gave nan behind 2 updates; it gives a number for each"));
       CHECK(pipe.steps() == 2);
     }
   });
@@ -321,7 +301,7 @@ TEST_CASE("steps are counted as updates whatever takes them", "[training-options
     void update(pass_context) { ++updates; }
     std::int64_t updates = 0;
   };
-  on_each_backend([](auto backend) {
+  on_all_backends([](auto backend) {
     model all({.stages = ranks});
     std::vector<counting_stage> stages;
     for (int s = 0; s < ranks; ++s) stages.emplace_back(all.maths(s));

@@ -1,33 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <zbpp/runtime/virtual_time.hpp>
-// What the checks need besides.
-#include <zbpp/analysis/plan.hpp>
 #include <zbpp/analysis/verify.hpp>
-#include <zbpp/runtime/pipeline.hpp>
 
-#include <support/catch.hpp>
+#include <support/backends.hpp>
 #include <support/factors.hpp>
-#include <support/instructions.hpp>
 #include <support/plain_flow.hpp>
-#include <support/plan_grid.hpp>
 #include <support/random_pairs.hpp>
-#include <support/seeded.hpp>
-#include <support/thinned.hpp>
-
-#include <cstddef>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace test_virtual_time {
 
 using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 
 // Costs of every stage and transfers of every pair of ranks, all different, and often microbatches
 // of different sizes.
-problem random_problem(test::seeded_random& random, placement placement, int microbatches) {
+problem random_problem(seeded_random& random, placement placement, int microbatches) {
   auto const p = placement.ranks();
   std::vector<stage_costs> costs(detail::index(placement.stages()));
   for (auto& c : costs) {
@@ -49,19 +37,16 @@ problem random_problem(test::seeded_random& random, placement placement, int mic
       microbatches,
       std::move(costs),
       transfer_costs(p, std::move(latency), std::move(rates)));
-  return random.chance(0.5) ? test::with_random_factors(alike, random) : alike;
+  return random.chance(0.5) ? with_random_factors(alike, random) : alike;
 }
 
 timeline measured_under_virtual_time(plan const& planned) {
-  std::vector<test::plain_flow> stages(detail::index(planned.problem().stages()));
+  std::vector<plain_flow> stages(detail::index(planned.problem().stages()));
   pipeline pipe{planned, virtual_time{}, stages};
   auto const first = pipe.step().measured;
   auto const& second = pipe.step();
   CHECK(second.measured == first);
-  for (int m = 0; m < planned.problem().microbatches(); ++m)
-    if (second.losses[detail::index(m)] !=
-        test::plain_flow::expected_loss(planned.problem().stages(), m))
-      FAIL("the loss of microbatch " << m << " is " << second.losses[detail::index(m)]);
+  CHECK(plain_flow::are_expected(second.losses, planned.problem().stages()));
   return first;
 }
 
@@ -69,32 +54,27 @@ timeline measured_under_virtual_time(plan const& planned) {
 
 TEST_CASE("a step under virtual time takes what simulate says, to the tick", "[virtual-time]") {
   auto const p =
-      GENERATE(from_range(test::thinned<std::vector<int>>({1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 6})));
-  for (auto const& placement : test::placements_to_run(p))
-    for (int m = 1; m <= 3 * p; m += p <= 4 ? 1 : test::thinned(2, 5)) {
+      GENERATE(from_range(thinned<std::vector<int>>({1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 6})));
+  for (auto const& placement : placements_to_run(p))
+    for (int m = 1; m <= 3 * p; m += p <= 4 ? 1 : thinned(2, 5)) {
       ZBPP_SEEDED(random, p * 100 + m);
       auto const problem = random_problem(random, placement, m);
-      test::for_each_plan_of(
-          problem,
-          {.recomputed = true, .receive_ahead = m % 3},
-          [](std::string const& name, plan const& planned) {
-            INFO(name);
-            CHECK(measured_under_virtual_time(planned) == planned.timeline());
-            CHECK(planned.timeline() == simulate(planned.schedule(), planned.problem()));
-          });
+      on_plans(problem, {.recomputed = true, .receive_ahead = m % 3}, [](plan const& planned) {
+        CHECK(measured_under_virtual_time(planned) == planned.timeline());
+        CHECK(planned.timeline() == simulate(planned.schedule(), planned.problem()));
+      });
     }
 }
 
 TEST_CASE("pairs take under virtual time what simulate says, to the tick", "[virtual-time]") {
-  auto const p = GENERATE(from_range(test::thinned<std::vector<int>>({1, 2, 3, 4}, {1, 3})));
+  auto const p = GENERATE(from_range(thinned<std::vector<int>>({1, 2, 3, 4}, {1, 3})));
   std::ptrdiff_t pairs = 0;
-  for (auto const& placement : test::placements_to_run(p))
+  for (auto const& placement : placements_to_run(p))
     for (int m : {2, 2 * p + 1}) {
       ZBPP_SEEDED(random, p * 100 + m);
-      auto const problem = test::with_overlapped(random_problem(random, placement, m), random);
-      test::for_each_plan_of(problem, {}, [&](std::string const& name, plan const& plain) {
-        INFO(name);
-        auto const planned = test::paired_plan(plain, random, pairs, 0.5, {.receive_ahead = m % 3});
+      auto const problem = with_overlapped(random_problem(random, placement, m), random);
+      on_plans(problem, {}, [&](plan const& plain) {
+        auto const planned = paired_plan(plain, random, pairs, 0.5, {.receive_ahead = m % 3});
         CHECK(measured_under_virtual_time(planned) == planned.timeline());
       });
     }
@@ -114,13 +94,13 @@ TEST_CASE("opening receives early changes no time", "[virtual-time]") {
 TEST_CASE("any order that verify takes runs as simulate says", "[virtual-time]") {
   // Ranks come back to stages in an order no policy has; W is put off, to the very end on one rank.
   auto const placement = placement::custom({0, 1, 1, 0});
-  problem const problem(placement, 2, test::uneven_costs(), 87);
+  problem const problem(placement, 2, uneven_costs(), 87);
   auto const planned = make_plan(
       "by hand",
       schedule(
           placement,
           2,
-          test::passes(
+          passes(
               {"0F0 0F1 3F0 3B0 3F1 3BW1 0B0 3W0 0B1 0W0 0W1",
                "1F0 2F0 1F1 2F1 2B0 1B0 2BW1 1R1 1B1 1W0 1W1 2W0"})),
       problem);
@@ -130,7 +110,7 @@ TEST_CASE("any order that verify takes runs as simulate says", "[virtual-time]")
       schedule(
           placement,
           2,
-          test::passes(
+          passes(
               {"0F0 0F1 3F0 3B0 3W0 3F1 3BW1 0B0 0B1 0W0 0W1",
                "1F0 2F0 1F1 2F1 2B0 1B0 2W0 2BW1 1R1 1B1 1W0 1W1"})),
       problem);

@@ -2,22 +2,14 @@
 //
 // A flow that does something else than its program says ends the step with an error that names
 // both, and the next step works.
-#include <zbpp/runtime/pipeline.hpp>
-#include <zbpp/runtime/threads.hpp>
-#include <zbpp/runtime/virtual_time.hpp>
-
-#include <support/catch.hpp>
-#include <support/instructions.hpp>
-#include <support/plan_grid.hpp>
-#include <support/refusal.hpp>
+#include <support/backends.hpp>
 
 #include <sstream>
-#include <string>
-#include <vector>
 
 namespace test_wrong_flows {
 
 using namespace zbpp;
+using namespace zbpp::test;
 
 namespace {
 
@@ -61,7 +53,7 @@ plan plan_of(std::vector<std::string> const& lines, int microbatches = 1) {
   auto const placement = placement::linear(static_cast<int>(lines.size()));
   return make_plan(
       "by hand",
-      schedule(placement, microbatches, test::passes(lines)),
+      schedule(placement, microbatches, passes(lines)),
       problem(placement, microbatches, stage_costs{.forward = 1, .edge = 8}, 1));
 }
 
@@ -74,7 +66,7 @@ std::string run(plan const& planned, int stage, std::string const& script, Backe
   std::vector<scripted> stages(detail::index(planned.problem().stages()));
   stages[detail::index(stage)].script = script;
   pipeline pipe{planned, backend, stages};
-  auto const text = test::refusal(errc::wrong_flow, [&] { pipe.step(); });
+  auto const text = refusal(errc::wrong_flow, [&] { pipe.step(); });
   CHECK(pipe.failures().size() == (text == nothing_refused ? 0 : 1));
   for (int rank = 0; rank < planned.problem().ranks(); ++rank) {
     CHECK(pipe.memory(rank).now(purpose::activation) == 0);

@@ -8,28 +8,26 @@
 #include <zbpp/optim/adamw.hpp>
 #include <zbpp/optim/sgd.hpp>
 #include <zbpp/runtime/flow.hpp>
-#include <zbpp/runtime/gradient_state.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>
 #include <zbpp/runtime/stage.hpp>
-#include <zbpp/runtime/step_result.hpp>
 #include <zbpp/runtime/training.hpp>
 
+#include <support/pass_order.hpp>
+#include <support/plain_training.hpp>
 #include <support/policy_grid.hpp>
-#include <support/step_rules.hpp>
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <deque>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -47,7 +45,7 @@ inline constexpr bytes edge = width * sizeof(float);
   return all;
 }
 
-/// Where a gradient is made infinite or not a number, or a pass throws.
+/// Where a gradient is made infinite or not a number.
 struct fault_at {
   std::int64_t step = 0;
   int stage = 0;
@@ -119,15 +117,9 @@ class stage_maths {
   }
 
   /// Makes F of a microbatch throw, once.
-  void throw_in(std::int64_t step, int microbatch) {
-    throws_ = true;
-    throwing_ = {step, stage_, microbatch};
-  }
+  void throw_in(std::int64_t step, int microbatch) { failing_ = {step, microbatch, false}; }
   /// Makes W of a microbatch throw, once.
-  void throw_in_w(std::int64_t step, int microbatch) {
-    throws_in_w_ = true;
-    throwing_ = {step, stage_, microbatch};
-  }
+  void throw_in_w(std::int64_t step, int microbatch) { failing_ = {step, microbatch, true}; }
 
   [[nodiscard]] std::size_t layers() const { return weights_.size(); }
   [[nodiscard]] std::vector<optim::layer> optimized() {
@@ -143,10 +135,7 @@ class stage_maths {
 
   [[gnu::noinline]] vector forward(
       std::vector<kept_layer>& kept, vector x, std::int64_t step, int m) {
-    if (throws_ && throwing_.step == step && throwing_.microbatch == m) {
-      throws_ = false;
-      throw std::runtime_error("thrown by the test");
-    }
+    fail_if(step, m, false);
     if (stage_ == 0)
       for (std::size_t i = 0; i < width; ++i)
         x[i] = noise(
@@ -197,10 +186,7 @@ class stage_maths {
   }
   [[gnu::noinline]] void backward_weight(
       std::vector<kept_layer> const& kept, std::int64_t step, int m) {
-    if (throws_in_w_ && throwing_.step == step && throwing_.microbatch == m) {
-      throws_in_w_ = false;
-      throw std::runtime_error("thrown by the test");
-    }
+    fail_if(step, m, true);
     for (std::size_t k = 0; k < layers(); ++k)
       for (std::size_t o = 0; o < width; ++o)
         for (std::size_t i = 0; i < width; ++i)
@@ -211,6 +197,11 @@ class stage_maths {
   }
 
  private:
+  void fail_if(std::int64_t step, int m, bool is_w) {
+    if (failing_ != std::tuple(step, m, is_w)) return;
+    failing_.reset();
+    throw std::runtime_error("thrown by the test");
+  }
   // What has no place in fp16 is infinite.
   [[nodiscard]] static float in_half(float value) {
     return std::abs(value) > 65504 ? std::copysign(std::numeric_limits<float>::infinity(), value)
@@ -231,240 +222,121 @@ class stage_maths {
   int stage_;
   std::vector<matrix> weights_;
   std::vector<matrix> gradients_;
-  bool throws_ = false;
-  bool throws_in_w_ = false;
-  fault_at throwing_;
+  std::optional<std::tuple<std::int64_t, int, bool>> failing_;  // step, microbatch, whether in W
 };
 
-/// Adds the gradients of one replica to those of another.
-[[nodiscard]] inline std::vector<matrix> sum_of_gradients(
-    stage_maths const& first, stage_maths const& second) {
-  auto sum = first.gradients();
-  for (std::size_t k = 0; k < sum.size(); ++k)
-    for (std::size_t i = 0; i < sum[k].size(); ++i) sum[k][i] += second.gradients()[k][i];
-  return sum;
-}
+/// What a microbatch keeps of a stage, and its passes.
+struct passes {
+  stage_maths* maths;
+  std::vector<kept_layer> kept{};
+  vector v{};
+
+  message forward(message const& in, microbatch mb, pass_context ctx) {
+    if (!mb.is_first_stage()) std::ranges::copy(in[0].as<float>(), v.begin());
+    v = maths->forward(kept, v, mb.step(), mb.index());
+    if (mb.is_last_stage()) mb.report_loss(maths->loss(v, mb.step(), mb.index()));
+    return edge_of(v, ctx);
+  }
+  message backward(message const& back, microbatch mb, pass_context ctx) {
+    vector d{};
+    if (mb.is_last_stage())
+      d = maths->loss_gradient(v, mb.step(), mb.index(), mb.loss_scale());
+    else
+      std::ranges::copy(back[0].as<float>(), d.begin());
+    return edge_of(maths->backward_input(kept, d, mb.step(), mb.index()), ctx);
+  }
+  void weight(microbatch mb) { maths->backward_weight(kept, mb.step(), mb.index()); }
+};
 
 /// A stage of a pipeline without an optimizer.
 class frozen_stage {
  public:
   explicit frozen_stage(stage_maths& maths) : maths_(&maths) {}
 
-  flow operator()(microbatch mb) {
-    std::vector<kept_layer> kept;
-    vector v{};
-    message in = co_await mb.recv_activation();
-    buffer out;
-    co_await F([&](pass_context ctx) {
-      if (!mb.is_first_stage()) std::memcpy(v.data(), in[0].data(), sizeof v);
-      v = maths_->forward(kept, v, mb.step(), mb.index());
-      out = ctx.allocate_edge(sizeof v);
-      std::memcpy(out.data(), v.data(), sizeof v);
-      if (mb.is_last_stage()) mb.report_loss(maths_->loss(v, mb.step(), mb.index()));
-    });
-    in.clear();
-    co_await mb.send_activation(std::move(out));
-    message const back = co_await mb.recv_gradient();
-    auto b = [&](pass_context ctx) {
-      vector d{};
-      if (mb.is_last_stage())
-        d = maths_->loss_gradient(v, mb.step(), mb.index(), mb.loss_scale());
-      else
-        std::memcpy(d.data(), back[0].data(), sizeof d);
-      d = maths_->backward_input(kept, d, mb.step(), mb.index());
-      out = ctx.allocate_edge(sizeof d);
-      std::memcpy(out.data(), d.data(), sizeof d);
-    };
-    auto w = [&](pass_context) { maths_->backward_weight(kept, mb.step(), mb.index()); };
-    if (mb.is_fused()) {
-      auto both = [&](pass_context ctx) {
-        b(ctx);
-        w(ctx);
-      };
-      co_await BW(both);
-      co_await mb.send_gradient(std::move(out));
-    } else {
-      co_await B(b);
-      co_await mb.send_gradient(std::move(out));
-      co_await W(w);
-    }
-  }
+  flow operator()(microbatch mb) { return in_order(passes{maths_}, mb); }
 
- protected:
+ private:
   stage_maths* maths_;
 };
 
 /// A stage with an optimizer.
-template <class Optimizer>
 class optimized_stage : public frozen_stage {
  public:
-  optimized_stage(stage_maths& maths, Optimizer& optimizer)
-      : frozen_stage(maths), optimizer_(&optimizer) {}
-  [[nodiscard]] Optimizer& optimizer() { return *optimizer_; }
+  optimized_stage(stage_maths& maths, zbpp::optimizer& own) : frozen_stage(maths), own_(&own) {}
+  [[nodiscard]] zbpp::optimizer& optimizer() { return *own_; }
 
  private:
-  Optimizer* optimizer_;
+  zbpp::optimizer* own_;
 };
 
 /// All stages of a model with their optimizers.
 class model {
  public:
-  explicit model(model_settings const& settings) : settings_(settings) {
-    for (int s = 0; s < settings.stages; ++s)
-      maths_.push_back(std::make_unique<stage_maths>(settings, s));
-    for (int s = 0; s < settings.stages; ++s) add(*maths_[static_cast<std::size_t>(s)], s);
-  }
-
-  [[nodiscard]] std::vector<stage_ref>& stages() { return stages_; }
-  [[nodiscard]] stage_maths& maths(int stage) { return *maths_[static_cast<std::size_t>(stage)]; }
-  [[nodiscard]] zbpp::optimizer* optimizer(int stage) const {
-    return stages_[static_cast<std::size_t>(stage)].optimizer();
-  }
-  /// Gives all tied layers the sum of their gradients, in the order of the model.
-  void sum_tied() {
-    std::vector<matrix*> tied;
-    for (int s : settings_.tied)
-      for (std::size_t k = 0; k < maths(s).layers(); ++k)
-        if (settings_.is_tied(s, k)) tied.push_back(&maths(s).gradient(k));
-    if (tied.empty()) return;
-    auto sum = *tied.front();
-    for (std::size_t n = 1; n < tied.size(); ++n)
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += (*tied[n])[i];
-    for (auto* gradient : tied) *gradient = sum;
-  }
-  /// @return all weights, bit by bit
-  [[nodiscard]] std::vector<std::uint32_t> weight_bits() const {
-    std::vector<std::uint32_t> bits;
-    for (auto const& m : maths_)
-      for (auto const& layer : m->weights())
-        for (float const w : layer) bits.push_back(std::bit_cast<std::uint32_t>(w));
-    return bits;
-  }
-  /// @return how many weights its optimizers keep moments for
-  [[nodiscard]] std::size_t moments() const {
-    std::size_t count = 0;
-    for (auto const& o : adamws_) count += o->mean().size();
-    for (auto const& o : sgds_) count += o->momentum().size();
-    return count;
-  }
-  /// @return all weights and moments, bit by bit
-  [[nodiscard]] std::vector<std::uint32_t> bits() {
-    std::vector<float> all;
-    for (auto const& m : maths_)
-      for (auto const& w : m->weights()) all.insert(all.end(), w.begin(), w.end());
-    for (auto& o : adamws_)
-      for (auto moments : {o->mean(), o->mean_square()})
-        all.insert(all.end(), moments.begin(), moments.end());
-    for (auto& o : sgds_) all.insert(all.end(), o->momentum().begin(), o->momentum().end());
-    std::vector<std::uint32_t> bits(all.size());
-    std::memcpy(bits.data(), all.data(), all.size() * sizeof(float));
-    return bits;
-  }
-
- private:
-  void add(stage_maths& maths, int stage) {
-    if (settings_.has_frozen_stage && stage == 1 && settings_.stages >= 3) {
-      frozen_.push_back(std::make_unique<frozen_stage>(maths));
-      stages_.emplace_back(*frozen_.back());
-    } else if (settings_.uses_adamw) {
-      adamws_.push_back(std::make_unique<optim::adamw>(
-          maths.optimized(), optim::adamw_settings{.weight_decay = 0.01F, .undo = settings_.undo}));
-      with_adamw_.push_back(
-          std::make_unique<optimized_stage<optim::adamw>>(maths, *adamws_.back()));
-      stages_.emplace_back(*with_adamw_.back());
-    } else {
-      sgds_.push_back(std::make_unique<optim::sgd>(
-          maths.optimized(),
-          optim::sgd_settings{.momentum = 0.9F, .weight_decay = 0.01F, .undo = settings_.undo}));
-      with_sgd_.push_back(std::make_unique<optimized_stage<optim::sgd>>(maths, *sgds_.back()));
-      stages_.emplace_back(*with_sgd_.back());
+  explicit model(model_settings const& settings) {
+    for (int s = 0; s < settings.stages; ++s) {
+      auto& own = maths_.emplace_back(settings, s);
+      if (settings.has_frozen_stage && s == 1 && settings.stages >= 3)
+        stages_.emplace_back(frozen_.emplace_back(own));
+      else
+        stages_.emplace_back(optimized_.emplace_back(own, make_optimizer(settings, own)));
     }
   }
 
-  model_settings settings_;
-  std::vector<std::unique_ptr<stage_maths>> maths_;
-  std::vector<std::unique_ptr<optim::adamw>> adamws_;
-  std::vector<std::unique_ptr<optim::sgd>> sgds_;
-  std::vector<std::unique_ptr<frozen_stage>> frozen_;
-  std::vector<std::unique_ptr<optimized_stage<optim::adamw>>> with_adamw_;
-  std::vector<std::unique_ptr<optimized_stage<optim::sgd>>> with_sgd_;
+  [[nodiscard]] std::vector<stage_ref>& stages() { return stages_; }
+  [[nodiscard]] stage_maths& maths(int stage) { return maths_[static_cast<std::size_t>(stage)]; }
+  [[nodiscard]] zbpp::optimizer* optimizer(int stage) const {
+    return stages_[static_cast<std::size_t>(stage)].optimizer();
+  }
+  /// Drops the gradients of all stages, such as those of half a step.
+  void skip() {
+    arena memory;
+    for (auto& stage : optimized_) stage.optimizer().skip(pass_context(memory));
+  }
+  /// @return what a plain loop trains
+  [[nodiscard]] plain_pipeline plain() {
+    plain_pipeline all;
+    for (std::size_t s = 0; s < maths_.size(); ++s)
+      all.push_back({maths_[s].optimized(), stages_[s].optimizer()});
+    return all;
+  }
+  /// @return how many weights there are
+  [[nodiscard]] std::size_t weights() const {
+    std::size_t count = 0;
+    for (auto const& each : maths_) count += each.layers() * width * width;
+    return count;
+  }
+  /// @return all weights and then all moments, bit by bit
+  [[nodiscard]] std::vector<std::uint32_t> bits() {
+    std::vector<float> all;
+    auto const add = [&](std::span<float const> more) {
+      all.insert(all.end(), more.begin(), more.end());
+    };
+    for (auto const& each : maths_)
+      for (auto const& weights : each.weights()) add(weights);
+    for (auto& each : adamws_) add(each.mean()), add(each.mean_square());
+    for (auto& each : sgds_) add(each.momentum());
+    return bits_of(all);
+  }
+
+ private:
+  zbpp::optimizer& make_optimizer(model_settings const& settings, stage_maths& own) {
+    if (settings.uses_adamw)
+      return adamws_.emplace_back(
+          own.optimized(), optim::adamw_settings{.weight_decay = 0.01F, .undo = settings.undo});
+    return sgds_.emplace_back(
+        own.optimized(),
+        optim::sgd_settings{.momentum = 0.9F, .weight_decay = 0.01F, .undo = settings.undo});
+  }
+
+  std::deque<stage_maths> maths_;  // a deque, as what refers to its elements needs them to stay
+  std::deque<optim::adamw> adamws_;
+  std::deque<optim::sgd> sgds_;
+  std::deque<frozen_stage> frozen_;
+  std::deque<optimized_stage> optimized_;
   std::vector<stage_ref> stages_;
 };
 
-/// What a training gives, to be compared to the bit.
-struct history {
-  std::vector<std::vector<double>> losses;  // by step
-  std::vector<double> norms;
-  std::vector<double> coefficients;
-  std::vector<double> scales;
-  std::vector<std::uint32_t> bits;
-
-  /// Takes in what a step gave.
-  void add(step_result const& step) {
-    losses.push_back(step.losses);
-    norms.push_back(step.update.norm);
-    coefficients.push_back(step.update.coefficient);
-    scales.push_back(step.update.loss_scale);
-  }
-  /// Forgets what steps without agreement do not report.
-  void forget_updates() {
-    norms.clear();
-    coefficients.clear();
-    scales.clear();
-  }
-
-  friend bool operator==(history const& a, history const& b) {
-    auto const same = [](std::vector<double> const& x, std::vector<double> const& y) {
-      return x.size() == y.size() &&
-             std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0;
-    };
-    bool const losses_same =
-        std::equal(a.losses.begin(), a.losses.end(), b.losses.begin(), b.losses.end(), same);
-    return losses_same && same(a.norms, b.norms) && same(a.coefficients, b.coefficients) &&
-           same(a.scales, b.scales) && a.bits == b.bits;
-  }
-};
-
-/// @return what differs first, or nothing
-[[nodiscard]] inline std::string difference(history const& a, history const& b) {
-  auto const first = [](std::vector<double> const& x, std::vector<double> const& y) {
-    std::size_t i = 0;
-    while (i < x.size() && i < y.size() && std::memcmp(&x[i], &y[i], sizeof(double)) == 0) ++i;
-    return i;
-  };
-  auto const tell = [](char const* quantity, std::size_t i, double x, double y) {
-    return std::string(quantity) + " of step " + std::to_string(i) + ": " + std::to_string(x) +
-           " and " + std::to_string(y);
-  };
-  if (a == b) return "";
-  if (a.losses.size() != b.losses.size()) return "numbers of steps";
-  for (std::size_t i = 0; i < a.losses.size(); ++i) {
-    if (auto const k = first(a.losses[i], b.losses[i]); k < a.losses[i].size())
-      return tell("losses", i, a.losses[i][k], b.losses[i][k]);
-    for (auto const& [name, x, y] :
-         {std::tuple("norms", &a.norms, &b.norms),
-          std::tuple("coefficients", &a.coefficients, &b.coefficients),
-          std::tuple("scales", &a.scales, &b.scales)})
-      if (std::memcmp(&(*x)[i], &(*y)[i], sizeof(double)) != 0)
-        return tell(name, i, (*x)[i], (*y)[i]);
-  }
-  return "weights or moments";
-}
-
-/// Gives the models of all replicas the sums of their gradients, in the order of the replicas.
-inline void sum_over_replicas(std::vector<std::unique_ptr<model>> const& replicas, int stages) {
-  for (int s = 0; s < stages && replicas.size() > 1; ++s) {
-    auto sums = replicas.front()->maths(s).gradients();
-    for (std::size_t n = 1; n < replicas.size(); ++n)
-      for (std::size_t k = 0; k < sums.size(); ++k)
-        for (std::size_t i = 0; i < sums[k].size(); ++i)
-          sums[k][i] += replicas[n]->maths(s).gradients()[k][i];
-    for (auto const& each : replicas) each->maths(s).set_gradients(sums);
-  }
-}
-
-/// Trains replicas of a model as one process would: a plain loop over microbatches, and the rules
-/// of optimizer steps written out.
+/// Trains replicas of a model as one process would, in a plain loop over microbatches.
 /// @param of_replicas   the settings of each, which differ in data and faults alone
 /// @param microbatches  of each step
 /// @return what each of them gives
@@ -472,82 +344,35 @@ inline void sum_over_replicas(std::vector<std::unique_ptr<model>> const& replica
     std::vector<model_settings> const& of_replicas,
     std::vector<int> const& microbatches,
     training_options const& options) {
-  auto const steps = static_cast<int>(microbatches.size());
-  auto const& settings = of_replicas.front();
   std::vector<std::unique_ptr<model>> replicas;
-  for (auto const& each : of_replicas) replicas.push_back(std::make_unique<model>(each));
-  auto& all = *replicas.front();
-  arena memory;
-  pass_context const ctx(memory);
-  std::vector<history> results(replicas.size());
-  auto& result = results.front();
-  step_rules rules(options);
-  for (int step = 0; step < steps; ++step) {
-    auto const scale = rules.scale();
-    result.scales.push_back(scale);
-    for (std::size_t n = 0; n < replicas.size(); ++n) {
-      auto& own_model = *replicas[n];
-      auto& losses = results[n].losses.emplace_back();
+  std::vector<std::vector<plain_pipeline>> all;
+  for (auto const& each : of_replicas)
+    all.push_back({replicas.emplace_back(std::make_unique<model>(each))->plain()});
+  auto const& settings = of_replicas.front();
+  auto const run = [&](int step, double scale) {
+    std::vector<std::vector<double>> losses;
+    for (auto const& own : replicas) {
+      losses.emplace_back();
       for (int m = 0; m < microbatches[static_cast<std::size_t>(step)]; ++m) {
         std::vector<std::vector<kept_layer>> kept(static_cast<std::size_t>(settings.stages));
         vector v{};
         for (int s = 0; s < settings.stages; ++s)
-          v = own_model.maths(s).forward(kept[static_cast<std::size_t>(s)], v, step, m);
-        auto& last = own_model.maths(settings.stages - 1);
-        losses.push_back(last.loss(v, step, m));
+          v = own->maths(s).forward(kept[static_cast<std::size_t>(s)], v, step, m);
+        auto const& last = own->maths(settings.stages - 1);
+        losses.back().push_back(last.loss(v, step, m));
         vector d = last.loss_gradient(v, step, m, scale);
         for (int s = settings.stages - 1; s >= 0; --s) {
-          auto& own = kept[static_cast<std::size_t>(s)];
-          d = own_model.maths(s).backward_input(own, d, step, m);
-          own_model.maths(s).backward_weight(own, step, m);
+          auto& of_stage = kept[static_cast<std::size_t>(s)];
+          d = own->maths(s).backward_input(of_stage, d, step, m);
+          own->maths(s).backward_weight(of_stage, step, m);
         }
       }
     }
-    if (!rules.is_due(step)) {
-      result.norms.push_back(0);
-      result.coefficients.push_back(1);
-      continue;
-    }
-    sum_over_replicas(replicas, settings.stages);
-    for (auto const& each : replicas) each->sum_tied();
-    double sum = 0;
-    bool has_tied = false;
-    std::vector<bool> is_finite_stage(static_cast<std::size_t>(settings.stages), true);
-    for (int s = 0; s < settings.stages; ++s) {
-      auto* const optimizer = all.optimizer(s);
-      if (optimizer == nullptr) continue;
-      std::vector<gradient_state> states(static_cast<std::size_t>(optimizer->layers()));
-      optimizer->measure(states, ctx);
-      for (std::size_t k = 0; k < states.size(); ++k) {
-        auto const& state = states[k];
-        if (!state.is_finite) is_finite_stage[static_cast<std::size_t>(s)] = false;
-        if (settings.is_tied(s, k) && std::exchange(has_tied, true)) continue;
-        sum += state.is_finite ? state.sum_of_squares : std::numeric_limits<double>::infinity();
-      }
-    }
-    auto const found = rules.judge(sum);
-    result.norms.push_back(found.norm);
-    result.coefficients.push_back(found.coefficient);
-    for (int s = 0; s < settings.stages; ++s) {
-      bool const is_alone =
-          !found.is_agreed || std::ranges::find(settings.at_once, s) != settings.at_once.end();
-      bool const takes_step =
-          is_alone ? is_finite_stage[static_cast<std::size_t>(s)] : found.is_finite;
-      for (auto const& each : replicas) {
-        auto* const optimizer = each->optimizer(s);
-        if (optimizer != nullptr && takes_step)
-          optimizer->step(is_alone ? found.alone : found.together, ctx);
-        else if (optimizer != nullptr)
-          optimizer->skip(ctx);
-      }
-    }
-  }
-  for (std::size_t n = 0; n < replicas.size(); ++n) {
-    results[n].norms = result.norms;
-    results[n].coefficients = result.coefficients;
-    results[n].scales = result.scales;
-    results[n].bits = replicas[n]->bits();
-  }
+    return losses;
+  };
+  auto results =
+      train_plainly(all, static_cast<int>(microbatches.size()), options, settings.at_once, run);
+  for (std::size_t n = 0; n < results.size(); ++n) results[n].bits = replicas[n]->bits();
   return results;
 }
 

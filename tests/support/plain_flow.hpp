@@ -7,7 +7,9 @@
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>
 
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 namespace zbpp::test {
 
@@ -45,6 +47,12 @@ struct plain_flow {
     double value = microbatch + 1;
     for (int s = 0; s < stages; ++s) value = value * 2 + s;
     return value;
+  }
+  /// @return whether losses are what the last of some stages reports
+  [[nodiscard]] static bool are_expected(std::vector<double> const& losses, int stages) {
+    for (std::size_t m = 0; m < losses.size(); ++m)
+      if (losses[m] != expected_loss(stages, static_cast<int>(m))) return false;
+    return true;
   }
 };
 

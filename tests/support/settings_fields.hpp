@@ -19,58 +19,30 @@ namespace zbpp::test {
 template <class Settings>
 [[nodiscard]] consteval std::size_t count_of_fields() {
   static_assert(std::is_aggregate_v<Settings>);
-  if constexpr (
-      requires {
-        Settings{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
-      })
-    return 19;
-  else if constexpr (
-      requires {
-        Settings{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
-      })
-    return 18;
-  else if constexpr (requires {
-                       Settings{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
-                     })
-    return 17;
-  else if constexpr (requires {
-                       Settings{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
-                     })
-    return 16;
-  else if constexpr (requires {
-                       Settings{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
-                     })
-    return 15;
-  else if constexpr (requires { Settings{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; })
-    return 14;
-  else if constexpr (requires { Settings{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; })
-    return 13;
-  else if constexpr (requires { Settings{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; })
-    return 12;
-  else if constexpr (requires { Settings{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; })
-    return 11;
-  else if constexpr (requires { Settings{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; })
-    return 10;
-  else if constexpr (requires { Settings{{}, {}, {}, {}, {}, {}, {}, {}, {}}; })
-    return 9;
-  else if constexpr (requires { Settings{{}, {}, {}, {}, {}, {}, {}, {}}; })
-    return 8;
-  else if constexpr (requires { Settings{{}, {}, {}, {}, {}, {}, {}}; })
-    return 7;
-  else if constexpr (requires { Settings{{}, {}, {}, {}, {}, {}}; })
-    return 6;
-  else if constexpr (requires { Settings{{}, {}, {}, {}, {}}; })
-    return 5;
-  else if constexpr (requires { Settings{{}, {}, {}, {}}; })
-    return 4;
-  else if constexpr (requires { Settings{{}, {}, {}}; })
-    return 3;
-  else if constexpr (requires { Settings{{}, {}}; })
-    return 2;
-  else if constexpr (requires { Settings{{}}; })
-    return 1;
-  else
-    return 0;
+  // clang-format off
+#define ZBPP_TRY_FIELDS(count, ...) if constexpr (requires { Settings{__VA_ARGS__}; }) return count; else
+  ZBPP_TRY_FIELDS(19, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(18, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(17, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(16, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(15, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(14, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(13, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(12, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(11, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(10, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(9, {}, {}, {}, {}, {}, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(8, {}, {}, {}, {}, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(7, {}, {}, {}, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(6, {}, {}, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(5, {}, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(4, {}, {}, {}, {})
+  ZBPP_TRY_FIELDS(3, {}, {}, {})
+  ZBPP_TRY_FIELDS(2, {}, {})
+  ZBPP_TRY_FIELDS(1, {})
+  return 0;
+#undef ZBPP_TRY_FIELDS
+  // clang-format on
 }
 
 /// Sets one field to something else than usual.
@@ -79,6 +51,12 @@ struct changed_field {
   std::string_view name;
   void (*change)(Settings&);
 };
+
+/// Sets the field of that name to a value.
+#define ZBPP_FIELD(field, ...)                                                                     \
+  {                                                                                                \
+    #field, [](auto& settings) { settings.field = __VA_ARGS__; }                                   \
+  }
 
 /// @return what `act` gives as text, or how it was refused
 template <class Act>

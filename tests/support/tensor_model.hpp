@@ -8,7 +8,6 @@
 
 #include <zbpp/optim/adamw.hpp>
 #include <zbpp/runtime/flow.hpp>
-#include <zbpp/runtime/gradient_state.hpp>
 #include <zbpp/runtime/message.hpp>
 #include <zbpp/runtime/microbatch.hpp>
 #include <zbpp/runtime/rank_grid.hpp>
@@ -16,15 +15,15 @@
 #include <zbpp/runtime/training.hpp>
 
 #include <support/checked_model.hpp>
+#include <support/pass_order.hpp>
+#include <support/plain_training.hpp>
 #include <support/policy_grid.hpp>
-#include <support/step_rules.hpp>
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <deque>
 #include <limits>
-#include <memory>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -229,78 +228,61 @@ class block {
   std::vector<values> gradients_;
 };
 
+/// What a microbatch keeps of a stage, and its passes.
+struct passes {
+  block* own;
+  bool sends_shares;
+  kept_pass kept{};
+  values y{};
+
+  message forward(message const& in, microbatch mb, pass_context ctx) {
+    auto& members = mb.grid().tensor();
+    auto x = mb.is_first_stage() ? own->batch(mb.step(), mb.index()) : gather(in[0], members);
+    y = own->forward(kept, std::move(x));
+    members.all_reduce(y);
+    y = own->finish_forward(kept, std::move(y));
+    if (mb.is_last_stage()) mb.report_loss(own->loss(y, mb.step(), mb.index()));
+    if (!sends_shares) return edge_of(y, ctx);
+    auto const size = y.size() / static_cast<std::size_t>(members.size());
+    return edge_of(
+        std::span(y).subspan(static_cast<std::size_t>(members.place()) * size, size), ctx);
+  }
+  message backward(message const& back, microbatch mb, pass_context ctx) {
+    auto& members = mb.grid().tensor();
+    auto d = own->backward_input(
+        kept,
+        mb.is_last_stage() ? own->loss_gradient(y, mb.step(), mb.index(), mb.loss_scale())
+                           : gather(back[0], members));
+    if (!sends_shares) {
+      members.all_reduce(d);
+      return edge_of(d, ctx);
+    }
+    values share(d.size() / static_cast<std::size_t>(members.size()));
+    members.reduce_scatter(d, share);
+    return edge_of(share, ctx);
+  }
+  void weight(microbatch mb) { own->backward_weight(kept, mb.step(), mb.index()); }
+
+  // What came over an edge, of which each member has its share or all.
+  [[nodiscard]] values gather(buffer const& received, group& members) const {
+    std::span<float const> const part = received.as<float>();
+    if (!sends_shares) return {part.begin(), part.end()};
+    values all(part.size() * static_cast<std::size_t>(members.size()));
+    members.all_gather(part, all);
+    return all;
+  }
+};
+
 /// The stage of a pipeline.
 class stage {
  public:
   stage(block& own, optim::adamw& optimizer, bool sends_shares)
       : block_(&own), optimizer_(&optimizer), sends_shares_(sends_shares) {}
 
-  flow operator()(microbatch mb) {
-    auto& members = mb.grid().tensor();
-    kept_pass kept;
-    values y;
-    message in = co_await mb.recv_activation();
-    buffer out;
-    co_await F([&](pass_context ctx) {
-      auto x = mb.is_first_stage() ? block_->batch(mb.step(), mb.index()) : gather(in[0], members);
-      y = block_->forward(kept, std::move(x));
-      members.all_reduce(y);
-      y = block_->finish_forward(kept, std::move(y));
-      std::span<float const> share(y);
-      if (sends_shares_) {
-        auto const size = y.size() / static_cast<std::size_t>(members.size());
-        share = share.subspan(static_cast<std::size_t>(members.place()) * size, size);
-      }
-      out = copy(share, ctx);
-      if (mb.is_last_stage()) mb.report_loss(block_->loss(y, mb.step(), mb.index()));
-    });
-    in.clear();
-    co_await mb.send_activation(std::move(out));
-    message const back = co_await mb.recv_gradient();
-    auto b = [&](pass_context ctx) {
-      auto d = mb.is_last_stage() ? block_->loss_gradient(y, mb.step(), mb.index(), mb.loss_scale())
-                                  : gather(back[0], members);
-      d = block_->backward_input(kept, std::move(d));
-      if (sends_shares_) {
-        values share(d.size() / static_cast<std::size_t>(members.size()));
-        members.reduce_scatter(d, share);
-        d = std::move(share);
-      } else {
-        members.all_reduce(d);
-      }
-      out = copy(d, ctx);
-    };
-    auto w = [&](pass_context) { block_->backward_weight(kept, mb.step(), mb.index()); };
-    if (mb.is_fused()) {
-      auto both = [&](pass_context ctx) {
-        b(ctx);
-        w(ctx);
-      };
-      co_await BW(both);
-      co_await mb.send_gradient(std::move(out));
-    } else {
-      co_await B(b);
-      co_await mb.send_gradient(std::move(out));
-      co_await W(w);
-    }
-  }
+  flow operator()(microbatch mb) { return in_order(passes{block_, sends_shares_}, mb); }
   [[nodiscard]] optim::adamw& optimizer() { return *optimizer_; }
 
  private:
-  // What came over an edge, of which each member has its share or all.
-  [[nodiscard]] values gather(buffer const& received, group& members) const {
-    std::span<float const> const part = received.as<float>();
-    if (!sends_shares_) return {part.begin(), part.end()};
-    values all(part.size() * static_cast<std::size_t>(members.size()));
-    members.all_gather(part, all);
-    return all;
-  }
-  [[nodiscard]] static buffer copy(std::span<float const> from, pass_context ctx) {
-    auto to = ctx.allocate_edge(from.size_bytes());
-    std::memcpy(to.data(), from.data(), from.size_bytes());
-    return to;
-  }
-
   block* block_;
   optim::adamw* optimizer_;
   bool sends_shares_;
@@ -311,38 +293,41 @@ class model {
  public:
   model(model_settings const& settings, int member) {
     for (int s = 0; s < settings.stages; ++s) {
-      auto& own = *blocks_.emplace_back(std::make_unique<block>(settings, s, member));
-      auto& optimizer = *optimizers_.emplace_back(std::make_unique<optim::adamw>(
-          own.layers(), optim::adamw_settings{.weight_decay = 0.01F, .undo = settings.undo}));
-      stages_.emplace_back(own, optimizer, settings.sends_shares);
+      auto& own = blocks_.emplace_back(settings, s, member);
+      stages_.emplace_back(
+          own,
+          optimizers_.emplace_back(
+              own.layers(), optim::adamw_settings{.weight_decay = 0.01F, .undo = settings.undo}),
+          settings.sends_shares);
     }
   }
   [[nodiscard]] std::vector<stage>& stages() { return stages_; }
-  [[nodiscard]] block& at(int stage) { return *blocks_[static_cast<std::size_t>(stage)]; }
-  [[nodiscard]] optim::adamw& optimizer(int stage) {
-    return *optimizers_[static_cast<std::size_t>(stage)];
+  [[nodiscard]] block& at(int stage) { return blocks_[static_cast<std::size_t>(stage)]; }
+  /// @return what a plain loop trains
+  [[nodiscard]] checked::plain_pipeline plain() {
+    checked::plain_pipeline all;
+    for (std::size_t s = 0; s < blocks_.size(); ++s)
+      all.push_back({blocks_[s].layers(), &optimizers_[s]});
+    return all;
   }
   /// @return all weights and moments, bit by bit
   [[nodiscard]] std::vector<std::uint32_t> bits() {
     values all;
     for (auto const& each : blocks_)
-      for (auto const& w : each->weights()) all.insert(all.end(), w.begin(), w.end());
+      for (auto const& w : each.weights()) all.insert(all.end(), w.begin(), w.end());
     for (auto& each : optimizers_)
-      for (auto const moments : {each->mean(), each->mean_square()})
+      for (auto const moments : {each.mean(), each.mean_square()})
         all.insert(all.end(), moments.begin(), moments.end());
-    std::vector<std::uint32_t> bits(all.size());
-    std::memcpy(bits.data(), all.data(), all.size() * sizeof(float));
-    return bits;
+    return checked::bits_of(all);
   }
 
  private:
-  std::vector<std::unique_ptr<block>> blocks_;
-  std::vector<std::unique_ptr<optim::adamw>> optimizers_;
+  std::deque<block> blocks_;
+  std::deque<optim::adamw> optimizers_;
   std::vector<stage> stages_;
 };
 
-/// Trains as one process would: a plain loop over replicas, microbatches and members, and the rules
-/// of optimizer steps written out.
+/// Trains as one process would, in a plain loop over replicas, microbatches and members.
 /// @param of_replicas  the settings of each, which differ in data and faults alone
 /// @return by replica and member, what each gives
 [[nodiscard]] inline std::vector<std::vector<history>> train_alone(
@@ -351,115 +336,51 @@ class model {
     int steps,
     training_options const& options) {
   auto const& settings = of_replicas.front();
-  auto const members = static_cast<std::size_t>(settings.members);
-  std::vector<std::vector<std::unique_ptr<model>>> replicas;
-  for (auto const& each : of_replicas) {
-    auto& own = replicas.emplace_back();
-    for (std::size_t t = 0; t < members; ++t)
-      own.push_back(std::make_unique<model>(each, static_cast<int>(t)));
-  }
-  auto const add_up = [](std::vector<values> const& parts) {
-    auto sum = parts.front();
-    for (std::size_t t = 1; t < parts.size(); ++t)
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += parts[t][i];
-    return sum;
-  };
-  arena memory;
-  pass_context const ctx(memory);
-  history common;
-  std::vector<std::vector<std::vector<double>>> losses(replicas.size());
-  step_rules rules(options);
-  for (int step = 0; step < steps; ++step) {
-    auto const scale = rules.scale();
-    common.scales.push_back(scale);
-    for (std::size_t n = 0; n < replicas.size(); ++n) {
-      auto& own = replicas[n];
-      auto& of_step = losses[n].emplace_back();
+  std::vector<std::deque<model>> replicas(of_replicas.size());
+  std::vector<std::vector<checked::plain_pipeline>> all(of_replicas.size());
+  for (std::size_t n = 0; n < replicas.size(); ++n)
+    for (int t = 0; t < settings.members; ++t)
+      all[n].push_back(replicas[n].emplace_back(of_replicas[n], t).plain());
+  auto const run = [&](int step, double scale) {
+    std::vector<std::vector<double>> losses;
+    for (auto& own : replicas) {
+      losses.emplace_back();
       for (int m = 0; m < microbatches; ++m) {
         std::vector<std::vector<kept_pass>> kept(
-            static_cast<std::size_t>(settings.stages), std::vector<kept_pass>(members));
-        auto x = own[0]->at(0).batch(step, m);
-        for (int s = 0; s < settings.stages; ++s) {
-          std::vector<values> parts;
+            static_cast<std::size_t>(settings.stages), std::vector<kept_pass>(own.size()));
+        auto x = own[0].at(0).batch(step, m);
+        // Adds up what the members of a stage give, in their order.
+        auto const sum_of = [&](int s, auto const& part) {
           auto& of_stage = kept[static_cast<std::size_t>(s)];
-          for (std::size_t t = 0; t < members; ++t)
-            parts.push_back(own[t]->at(s).forward(of_stage[t], x));
-          auto const sum = add_up(parts);
-          for (std::size_t t = 0; t < members; ++t)
-            x = own[t]->at(s).finish_forward(of_stage[t], sum);
+          auto sum = part(own[0].at(s), of_stage[0]);
+          for (std::size_t t = 1; t < own.size(); ++t) {
+            auto const more = part(own[t].at(s), of_stage[t]);
+            for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += more[i];
+          }
+          return sum;
+        };
+        for (int s = 0; s < settings.stages; ++s) {
+          auto const sum =
+              sum_of(s, [&](block const& of, kept_pass& by) { return of.forward(by, x); });
+          for (std::size_t t = 0; t < own.size(); ++t)
+            x = own[t].at(s).finish_forward(kept[static_cast<std::size_t>(s)][t], sum);
         }
-        auto& last = own[0]->at(settings.stages - 1);
-        of_step.push_back(last.loss(x, step, m));
+        auto const& last = own[0].at(settings.stages - 1);
+        losses.back().push_back(last.loss(x, step, m));
         auto d = last.loss_gradient(x, step, m, scale);
         for (int s = settings.stages - 1; s >= 0; --s) {
-          std::vector<values> parts;
-          auto& of_stage = kept[static_cast<std::size_t>(s)];
-          for (std::size_t t = 0; t < members; ++t)
-            parts.push_back(own[t]->at(s).backward_input(of_stage[t], d));
-          d = add_up(parts);
-          for (std::size_t t = 0; t < members; ++t)
-            own[t]->at(s).backward_weight(of_stage[t], step, m);
+          d = sum_of(s, [&](block const& of, kept_pass& by) { return of.backward_input(by, d); });
+          for (std::size_t t = 0; t < own.size(); ++t)
+            own[t].at(s).backward_weight(kept[static_cast<std::size_t>(s)][t], step, m);
         }
       }
     }
-    if (!rules.is_due(step)) {
-      common.norms.push_back(0);
-      common.coefficients.push_back(1);
-      continue;
-    }
-    for (std::size_t t = 0; t < members; ++t)
-      for (int s = 0; s < settings.stages; ++s) {
-        auto sums = replicas.front()[t]->at(s).gradients();
-        for (std::size_t n = 1; n < replicas.size(); ++n)
-          for (std::size_t k = 0; k < sums.size(); ++k)
-            for (std::size_t i = 0; i < sums[k].size(); ++i)
-              sums[k][i] += replicas[n][t]->at(s).gradients()[k][i];
-        for (auto const& each : replicas) each[t]->at(s).gradients() = sums;
-      }
-    // Of a layer in parts all members count, in their order, of one that is replicated the first.
-    double squares = 0;
-    std::vector<bool> is_finite_stage(static_cast<std::size_t>(settings.stages), true);
-    for (int s = 0; s < settings.stages; ++s) {
-      std::vector<std::vector<gradient_state>> states(members);
-      for (std::size_t t = 0; t < members; ++t) {
-        auto& optimizer = replicas.front()[t]->optimizer(s);
-        states[t].resize(static_cast<std::size_t>(optimizer.layers()));
-        optimizer.measure(states[t], ctx);
-      }
-      for (std::size_t k = 0; k < states[0].size(); ++k) {
-        double of_layer = 0;
-        for (std::size_t t = 0; t < members; ++t) {
-          if (!states[t][k].is_finite) {
-            of_layer = std::numeric_limits<double>::infinity();
-            is_finite_stage[static_cast<std::size_t>(s)] = false;
-          }
-          if (k < 3 || t == 0) of_layer += states[t][k].sum_of_squares;
-        }
-        if (std::isnan(of_layer)) of_layer = std::numeric_limits<double>::infinity();
-        squares += of_layer;
-      }
-    }
-    auto const found = rules.judge(squares);
-    common.norms.push_back(found.norm);
-    common.coefficients.push_back(found.coefficient);
-    for (auto const& own : replicas)
-      for (auto const& each : own)
-        for (int s = 0; s < settings.stages; ++s) {
-          bool const takes_step =
-              found.is_agreed ? found.is_finite : is_finite_stage[static_cast<std::size_t>(s)];
-          if (takes_step)
-            each->optimizer(s).step(found.is_agreed ? found.together : found.alone, ctx);
-          else
-            each->optimizer(s).skip(ctx);
-        }
-  }
+    return losses;
+  };
+  auto const common = checked::train_plainly(all, steps, options, {}, run);
   std::vector<std::vector<history>> results(replicas.size());
   for (std::size_t n = 0; n < replicas.size(); ++n)
-    for (std::size_t t = 0; t < members; ++t) {
-      auto& result = results[n].emplace_back(common);
-      result.losses = losses[n];
-      result.bits = replicas[n][t]->bits();
-    }
+    for (auto& own : replicas[n]) results[n].emplace_back(common[n]).bits = own.bits();
   return results;
 }
 
