@@ -149,7 +149,7 @@ TEST_CASE("what cannot be done with an object is refused", "[object]") {
   auto const unwritable = ctx.make_edge(without_serializer{}, 4);
   CHECK(
       refusal([&] { static_cast<void>(unwritable.to_bytes()); }) ==
-      "an object of a type without serializer cannot go to another process; specialize "
+      "an object of a type without zbpp::serializer cannot go to another process; specialize "
       "zbpp::serializer for the type");
   auto const small = ctx.make_edge(tracked(1), 3);
   CHECK(
