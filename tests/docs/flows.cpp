@@ -242,8 +242,7 @@ struct complete_stage {
 namespace docs_flows {
 
 // [try_step
-template <zbpp::backend Backend>
-bool try_step(zbpp::pipeline<Backend>& pipe) {
+bool try_step(zbpp::pipeline_core& pipe) {
   try {
     pipe.step();
     return true;
@@ -261,8 +260,6 @@ bool try_step(zbpp::pipeline<Backend>& pipe) {
 }
 // try_step]
 
-template bool try_step(zbpp::pipeline<zbpp::threads>& pipe);
-
 }  // namespace docs_flows
 
 // [generate
@@ -278,8 +275,7 @@ namespace docs_flows {
 int pick(zbpp::buffer const& scores);
 
 // `tokens` has one number per microbatch, which the first stage reads in its F.
-template <zbpp::backend Backend>
-void generate(zbpp::pipeline<Backend>& pipe, int rounds, std::vector<int>& tokens) {
+void generate(zbpp::pipeline_core& pipe, int rounds, std::vector<int>& tokens) {
   auto next = tokens;
   for (int t = 0; t < rounds; ++t) {
     pipe.evaluate([&](zbpp::evaluation_output const& out) {
@@ -289,8 +285,6 @@ void generate(zbpp::pipeline<Backend>& pipe, int rounds, std::vector<int>& token
   }
 }
 // generate]
-
-template void generate(zbpp::pipeline<zbpp::threads>& pipe, int rounds, std::vector<int>& tokens);
 
 }  // namespace docs_flows
 

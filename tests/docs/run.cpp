@@ -16,9 +16,7 @@ namespace docs_run {
 void save(zbpp::training_state const& state);  // with weights and optimizers
 
 // Trains up to a number of steps, or until somebody presses Ctrl-C on one of the ranks.
-template <zbpp::backend Backend>
-void train(
-    zbpp::pipeline<Backend>& pipe, std::int64_t steps, std::atomic<bool> const& is_interrupted) {
+void train(zbpp::pipeline_core& pipe, std::int64_t steps, std::atomic<bool> const& is_interrupted) {
   auto const on_step = [&](zbpp::step_result const& step) {
     std::printf("step %d: loss %.4f\n", static_cast<int>(pipe.steps()), step.loss());
     return is_interrupted ? zbpp::after_step::stop : zbpp::after_step::go_on;
@@ -33,7 +31,5 @@ void train(
   save(pipe.state());
 }
 // train]
-
-template void train(zbpp::pipeline<zbpp::threads>&, std::int64_t, std::atomic<bool> const&);
 
 }  // namespace docs_run
