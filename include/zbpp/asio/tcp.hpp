@@ -35,3 +35,9 @@ class tcp : public process_backend {
 };
 
 }  // namespace zbpp::asio
+
+#if defined(ZBPP_SEPARATE_COMPILATION)
+#include <zbpp/runtime/detail/backend_link.hpp>
+
+extern template class zbpp::detail::backend_of<zbpp::asio::tcp>;
+#endif

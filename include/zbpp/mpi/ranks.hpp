@@ -50,4 +50,8 @@ class ranks : public asio::process_backend {
 
 #if !defined(ZBPP_SEPARATE_COMPILATION)
 #include <zbpp/mpi/impl/ranks.ipp>
+#else
+#include <zbpp/runtime/detail/backend_link.hpp>
+
+extern template class zbpp::detail::backend_of<zbpp::mpi::ranks>;
 #endif

@@ -17,3 +17,8 @@
 #include <zbpp/asio/impl/step_supervisor.ipp>
 #include <zbpp/asio/impl/tcp_transport.ipp>
 #include <zbpp/asio/impl/token.ipp>
+
+// The backend.
+#include <zbpp/asio/tcp.hpp>
+#include <zbpp/runtime/detail/backend_link.hpp>
+template class zbpp::detail::backend_of<zbpp::asio::tcp>;

@@ -251,7 +251,7 @@ class incoming {
     } else {
       auto const count = slot.way == payload_way::declared ? 1 : slot.header().parts;
       auto* const from = slot.way == payload_way::declared ? &slot.block : slot.parts.data();
-      for (auto& part : std::span(from, count)) {
+      for (auto& part : std::span(from, static_cast<std::size_t>(count))) {
         part.retag(purpose::edge);
         msg.push_back(std::move(part));
       }
