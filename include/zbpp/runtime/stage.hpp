@@ -69,6 +69,12 @@ namespace detail {
 /// True if `Type` has an `update` that cannot be called as its optimizer step.
 template <class Type>
 concept has_wrong_update = requires { &Type::update; } && !has_update<Type>;
+/// True if `Type` has an `optimizer()` that gives no `zbpp::optimizer`, and no `update` either.
+template <class Type>
+concept has_wrong_optimizer =
+    requires(Type& t) { t.optimizer(); } && !has_update<Type> && !requires(Type& t) {
+      { t.optimizer() } -> std::convertible_to<optimizer&>;
+    };
 
 }  // namespace detail
 
@@ -98,6 +104,10 @@ class stage_ref {
     static_assert(
         !(updating_stage<Stage> && optimized_stage<Stage>),
         "a stage has update() or optimizer(), not both");
+    static_assert(
+        !detail::has_wrong_optimizer<Stage>,
+        "the optimizer() of a stage gives a reference to its optimizer, whose class derives from "
+        "zbpp::optimizer");
     if constexpr (optimized_stage<Stage>)
       optimizer_ = [](void* object) -> zbpp::optimizer* {
         return &static_cast<zbpp::optimizer&>(static_cast<Stage*>(object)->optimizer());
